@@ -178,6 +178,7 @@ fn of(error: &Error) -> u8 {
         | Error::HistoryForked { .. }
         | Error::Tls(_) => REFUSED,
         Error::Unavailable(_)
+        | Error::NotDone(_)
         | Error::StoreFull(_)
         | Error::TimedOut(_)
         | Error::Stale { .. }

@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 205] = [
+pub const PROBES: [(&str, Reached); 207] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -74,6 +74,7 @@ pub const PROBES: [(&str, Reached); 205] = [
     ("deletion-meets-what-is-prepared", Rare),
     ("deletion-recovered-from-the-log", Often),
     ("directory-forgets", Often),
+    ("directory-forgets-holes", Rare),
     ("domain-sought-elsewhere", Often),
     ("doomed-by-a-change", Often),
     ("doomed-by-a-new-line", Often),
@@ -213,6 +214,8 @@ pub const PROBES: [(&str, Reached); 205] = [
     ("told-lost", Often),
     // It takes 4,096 answers while the log hangs.
     ("too-many-answers-withheld", Rare),
+    // No page of a run has so many slots.
+    ("too-many-holes-came", Rare),
     ("torn-tail-cut", Often),
     ("transaction-over-several-committed", Often),
     ("transaction-over-several-in-doubt", Often),

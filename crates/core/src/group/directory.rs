@@ -51,17 +51,15 @@ struct Transfer {
 pub(crate) struct Helper {
     /// At which link.
     pub(crate) link: LinkId,
-    /// With a copy that may have holes: nobody has a complete one.
+    /// With a copy that may have holes: nobody who may be asked has a complete one.
     pub(crate) holes: bool,
 }
 
 impl Joined {
-    /// Its copy of a page has holes now, if it was complete.
-    fn changed(&mut self, domain: DomainId, page: PageId, holes: bool) {
-        let complete = self.complete.get_mut(&domain);
-        if complete.is_some_and(|complete| complete.remove(page)) && holes {
-            self.holed.entry(domain).or_default().insert(page);
-        }
+    /// Bytes of what is known of it in a domain.
+    fn bytes(&self, domain: DomainId) -> usize {
+        let sets = [self.complete.get(&domain), self.holed.get(&domain)];
+        sets.into_iter().flatten().map(PageSet::bytes).sum()
     }
 
     fn has_holed(&self, domain: DomainId, page: PageId) -> bool {
@@ -192,7 +190,11 @@ impl Directory {
         }
         let complete = joined.complete.entry(domain).or_default();
         complete.insert(page);
-        self.bound(link, domain);
+        if joined.bytes(domain) > self.config.directory_bytes_max {
+            crate::probe::probe("directory-forgets");
+            joined.complete.remove(&domain);
+            joined.holed.remove(&domain);
+        }
     }
 
     /// A member has the page with holes.
@@ -202,18 +204,12 @@ impl Directory {
             complete.remove(page);
         }
         joined.holed.entry(domain).or_default().insert(page);
-        self.bound(link, domain);
-    }
-
-    /// What a member has in a domain is forgotten when it takes too much memory.
-    fn bound(&mut self, link: LinkId, domain: DomainId) {
-        let Some(joined) = self.members.get_mut(&link) else { return };
-        let sets = [joined.complete.get(&domain), joined.holed.get(&domain)];
-        let bytes: usize = sets.into_iter().flatten().map(PageSet::bytes).sum();
-        if bytes > self.config.directory_bytes_max {
-            crate::probe::probe("directory-forgets");
+        if joined.bytes(domain) > self.config.directory_bytes_max {
+            crate::probe::probe("directory-forgets-holes");
+            // But for this one: it would be pointed to holes again.
             joined.complete.remove(&domain);
             joined.holed.remove(&domain);
+            joined.holed.entry(domain).or_default().insert(page);
         }
     }
 
@@ -241,14 +237,35 @@ impl Directory {
         }
     }
 
-    /// The page changed: nobody has it complete, but who changed it.
+    /// The page changed: nobody has it complete, but who changed it. Others may have it with holes.
     pub(crate) fn changed(&mut self, domain: DomainId, page: PageId, by: Option<LinkId>) {
+        let holes = self.config.holes;
+        let mut holed = Vec::new();
         for (link, joined) in &mut self.members {
             if let Some(changed) = joined.awaits.get_mut(&(domain, page)) {
                 *changed = true;
             }
-            if Some(*link) != by {
-                joined.changed(domain, page, self.config.holes);
+            if Some(*link) != by
+                && let Some(complete) = joined.complete.get_mut(&domain)
+                && complete.remove(page)
+                && holes
+            {
+                holed.push(*link);
+            }
+        }
+        holed.into_iter().for_each(|link| self.has_holed(link, domain, page));
+    }
+
+    /// Nobody knows how the page changed, or all of it did: who had a copy of it has none, but who changed it.
+    pub(crate) fn stale(&mut self, domain: DomainId, page: PageId, by: Option<LinkId>) {
+        for (link, joined) in &mut self.members {
+            if let Some(changed) = joined.awaits.get_mut(&(domain, page)) {
+                *changed = true;
+            }
+            for set in [&mut joined.complete, &mut joined.holed] {
+                if let Some(set) = set.get_mut(&domain).filter(|_| Some(*link) != by) {
+                    set.remove(page);
+                }
             }
         }
     }
@@ -291,7 +308,7 @@ impl Directory {
         key: Key,
         domain: DomainId,
         knows_holes: bool,
-        mut may: impl FnMut(LinkId) -> bool,
+        mut may: impl FnMut(Helper) -> bool,
     ) -> Option<Helper> {
         let (asker, _, page) = key;
         if self.members.get_mut(&asker)?.above.remove(&(domain, page)) {
@@ -314,7 +331,7 @@ impl Directory {
                 && (complete(joined) || with_holes && joined.has_holed(domain, page))
                 && asks.reaches.contains(&joined.member.life)
                 && joined.rests_until.is_none_or(|until| until <= now)
-                && may(**link)
+                && may(Helper { link: **link, holes: !complete(joined) })
         };
         let load =
             |(_, joined): &(&LinkId, &Joined)| (!complete(joined), joined.helping, joined.chosen);
@@ -420,7 +437,7 @@ impl Directory {
             link: *link,
             reaches: joined.reaches.len(),
             pages: joined.complete.values().map(PageSet::len).sum(),
-            bytes: joined.complete.values().map(PageSet::bytes).sum(),
+            bytes: joined.complete.values().chain(joined.holed.values()).map(PageSet::bytes).sum(),
             helping: joined.helping,
             asking: joined.asking,
             chosen: joined.chosen,
@@ -439,9 +456,10 @@ impl Directory {
             assert_eq!(helping, joined.helping, "pages under way from a member are counted");
             assert!(joined.awaits.len() <= joined.asking, "it awaits what is under way to it");
             assert!(joined.above.len() <= self.config.asking_max, "what did not come is bounded");
-            for complete in joined.complete.values() {
+            for domain in joined.complete.keys().chain(joined.holed.keys()) {
                 let most = self.config.directory_bytes_max;
-                assert!(complete.bytes() <= most, "a part of the directory outgrew its bound");
+                let bytes = joined.bytes(*domain);
+                assert!(bytes <= most, "a part of the directory outgrew its bound");
             }
         }
         for (key, transfer) in &self.transfers {

@@ -180,7 +180,8 @@ pub fn messages(request: RequestId, domain: DomainId, answers: Vec<PageAnswer>) 
             all.push(Message::Pages { request, domain, pages });
             bytes = 0;
         }
-        bytes += answer.body.image().map_or(0, |image| image.len());
+        let image = answer.body.image().map_or(0, |image| image.len());
+        bytes += image + size_of_val(answer.body.holes());
         pages.push(answer);
     }
     if !pages.is_empty() {

@@ -7,7 +7,7 @@
 
 use super::Relay;
 use super::io::RelayOutput;
-use crate::commit::{Change, CommitRequest, Op, Write};
+use crate::commit::{Change, CommitRequest, Op, Target, Write};
 use crate::downlink::Asked;
 use crate::group::directory::Helper;
 use crate::group::{GroupMessage, HOLES_SINCE, HelpEnd, Member, not_in_group};
@@ -191,8 +191,13 @@ impl Relay {
         if judged && links.right_of_link(link, volume) < Right::Read {
             return false;
         }
-        let knows_holes = links.version(link).is_some_and(|version| version >= HOLES_SINCE);
-        let may = |helper: LinkId| {
+        // Who has one that may be current yet is told that it is, perhaps.
+        let knows_holes = asked.have.is_none()
+            && links.version(link).is_some_and(|version| version >= HOLES_SINCE);
+        let may = |Helper { link: helper, holes }: Helper| {
+            if holes && links.version(helper).is_none_or(|version| version < HOLES_SINCE) {
+                return false;
+            }
             let follower = links.follower(helper, domain);
             follower.is_some_and(|follower| follower.registration.contains(asked.page))
                 && (!judged || links.right_of_link(helper, volume) >= Right::Read)
@@ -261,7 +266,12 @@ impl Relay {
                 continue;
             }
             let by = self.links.link_of(domain, change.id.boot);
-            change.pages.iter().for_each(|page| group.changed(domain, page.page, by));
+            for page in &change.pages {
+                match page.touched.iter().any(|(target, _)| *target == Target::Page) {
+                    true => group.stale(domain, page.page, by),
+                    false => group.changed(domain, page.page, by),
+                }
+            }
         }
     }
 
@@ -297,7 +307,7 @@ impl Relay {
             if page.is_volume() {
                 group.volume_changed(domain, page.volume);
             } else {
-                group.changed(domain, *page, None);
+                group.stale(domain, *page, None);
             }
         }
     }

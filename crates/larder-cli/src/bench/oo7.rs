@@ -1,7 +1,7 @@
 //! `larder bench oo7`.
 
 use super::report::Report;
-use crate::args::{Common, Memory, Uplink};
+use crate::args::{Common, Membership, Memory, Uplink};
 use crate::out;
 use crate::progress::{Progress, Step};
 use crate::settings::Flags;
@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::HumanBytes;
 use larder::client::{Consistency, Node, Session, SessionOptions, Volume, VolumeOptions};
-use larder::config::Period;
-use larder::metrics::Summary;
+use larder::config::{NodeConfig, Period};
+use larder::metrics::{PeerFetch, Summary};
 use larder_oo7::{Database, Done, Mix, Parameters, Size, Workload, build, check};
 use serde_json::{Map, Value, json};
 use std::pin::pin;
@@ -48,6 +48,7 @@ pub(crate) enum Oo7Command {
     /// of its atomic parts; shared-path and shared-path-change do so in the module that users share.
     /// A transaction that meets a conflict is run again with the same draws, and counted as a
     /// conflict. Ctrl-C, SIGTERM and whatever fails end the run, and what was done until then is told.
+    /// With `--group` the pages that neighbours have come from them; without it the configured group is left alone.
     Run {
         /// The volume
         volume: String,
@@ -59,6 +60,8 @@ pub(crate) enum Oo7Command {
         quiet: bool,
         #[command(flatten)]
         memory: Memory,
+        #[command(flatten)]
+        membership: Box<Membership>,
         #[command(flatten)]
         uplink: Uplink,
     },
@@ -164,13 +167,13 @@ pub(crate) async fn run(command: &Oo7Command, common: &Common) -> Result<()> {
             let parameters = what.parameters();
             // A mistake of usage is told before anything is made.
             parameters.check()?;
-            let node = connect(uplink, None, common).await?;
+            let node = connect(uplink, common).await?;
             let shown = Progress::counting("build", "composites", common.json, *quiet);
             make(&node, (volume, *page_size), &parameters, shown, common).await?;
             node.shutdown().await;
         }
-        Oo7Command::Run { volume, work, quiet, memory, uplink } => {
-            let node = connect(uplink, Some(memory), common).await?;
+        Oo7Command::Run { volume, work, quiet, memory, membership, uplink } => {
+            let node = join(uplink, memory, membership, common).await?;
             let volume = node.volume(volume).await?;
             let shown = Progress::counting("run", "transactions", common.json, *quiet);
             let ended = work.run(&volume, shown, common).await;
@@ -178,7 +181,7 @@ pub(crate) async fn run(command: &Oo7Command, common: &Common) -> Result<()> {
             ended?;
         }
         Oo7Command::Check { volume, uplink } => {
-            let node = connect(uplink, None, common).await?;
+            let node = connect(uplink, common).await?;
             let volume = node.volume(volume).await?;
             let session = session(&volume, Consistency::Serializable, CHECK_LIMIT);
             let database = open(&volume, &session).await?;
@@ -206,15 +209,37 @@ pub(crate) async fn run(command: &Oo7Command, common: &Common) -> Result<()> {
 /// How long one transaction of a check may take.
 const CHECK_LIMIT: Duration = Duration::from_secs(600);
 
-async fn connect(uplink: &Uplink, memory: Option<&Memory>, common: &Common) -> Result<Node> {
-    let flags = Flags::default().uplink(uplink);
-    let memory = memory.and_then(|memory| memory.memory.as_ref());
-    let mut config = flags.set("node.memory", memory).load(common)?;
+/// What a node of these commands is called beside others of its name.
+const TASK: &str = "bench";
+
+async fn connect(uplink: &Uplink, common: &Common) -> Result<Node> {
+    let config = load(Flags::default().uplink(uplink), common)?;
+    Ok(Node::connect(config.for_task(TASK)).await?)
+}
+
+/// The same with a cache of a size, and in a group if it is to be.
+async fn join(
+    uplink: &Uplink,
+    memory: &Memory,
+    membership: &Membership,
+    common: &Common,
+) -> Result<Node> {
+    let flags = Flags::default().uplink(uplink).membership(membership);
+    let config = load(flags.set("node.memory", memory.memory.as_ref()), common)?;
+    let config = match membership.group {
+        Some(_) => config.for_member_task(TASK),
+        None => config.for_task(TASK),
+    };
+    Ok(Node::connect(config).await?)
+}
+
+fn load(flags: Flags, common: &Common) -> Result<NodeConfig> {
+    let mut config = flags.load(common)?;
     if config.log.filter.is_empty() {
         config.log.filter = "warn".into();
     }
     larder::log::init(&config.log)?;
-    Ok(Node::connect(config.node().for_task("bench")).await?)
+    Ok(config.node())
 }
 
 fn session(volume: &Volume, consistency: Consistency, time_limit: Duration) -> Session {
@@ -293,6 +318,8 @@ async fn make(
 struct Counted {
     report: Report,
     before: Summary,
+    /// Pages that had come from neighbours.
+    helped: u64,
     start: Instant,
 }
 
@@ -316,7 +343,9 @@ impl Work {
                     self.one(&database, &session, number).await?;
                 }
                 let (before, start) = (metrics.summary(), Instant::now());
-                let counted = counted.insert(Counted { report: Report::default(), before, start });
+                let helped = metrics.peer_fetches().pages;
+                let report = Report::default();
+                let counted = counted.insert(Counted { report, before, helped, start });
                 for number in self.warm.. {
                     counted.report.add(&self.one(&database, &session, number).await?);
                     let done = counted.report.transactions() as u64;
@@ -335,7 +364,7 @@ impl Work {
             }
         };
         shown.finish();
-        let Some(Counted { mut report, before, start }) = counted else {
+        let Some(Counted { mut report, before, helped, start }) = counted else {
             return ended.context("before the first transaction that counts");
         };
         let mut told = self.told(volume);
@@ -343,6 +372,7 @@ impl Work {
         told.extend(run.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
         told.insert("ended".into(), ended.as_ref().err().map(|error| format!("{error:#}")).into());
         told.insert("cache".into(), since(&before, &metrics.summary()));
+        told.insert("neighbours".into(), of_neighbours(helped, metrics.peer_fetches()));
         if common.json {
             out::line(Value::Object(told))?;
         } else {
@@ -453,6 +483,15 @@ fn since(before: &Summary, after: &Summary) -> Value {
     })
 }
 
+/// What came from neighbours since; null of a node that never had a page from one.
+fn of_neighbours(before: u64, after: PeerFetch) -> Value {
+    if after.pages == 0 {
+        return Value::Null;
+    }
+    let (pages, median, p99) = (after.pages - before, after.median_us, after.p99_us);
+    json!({ "pages": pages, "median_us": median, "p99_us": p99 })
+}
+
 fn text(told: &Map<String, Value>) -> String {
     let [transactions, hits, misses] =
         [&told["transactions"], &told["cache"]["hits"], &told["cache"]["misses"]];
@@ -460,8 +499,10 @@ fn text(told: &Map<String, Value>) -> String {
     let (seconds, rate) = (&told["seconds"], &told["per_s"]);
     let [seconds, rate] = [seconds, rate].map(|value| value.as_f64().unwrap_or_default());
     let bytes = HumanBytes(received);
+    let pages = told["neighbours"]["pages"].as_u64();
+    let pages = pages.map(|pages| format!(", {pages} pages from neighbours")).unwrap_or_default();
     format!(
         "{transactions} transactions in {seconds:.1} s ({rate:.1}/s); {hits} reads from memory, {misses} that \
-         waited for a page; {bytes} received"
+         waited for a page; {bytes} received{pages}"
     )
 }

@@ -232,7 +232,8 @@ impl<W: Write> Copier<'_, W> {
     fn held(&self, body: PageBody, page: PageId) -> Result<Held<Bytes>, Error> {
         let damaged = |detail: &str| Error::Damaged { page, detail: detail.into() };
         let image = match body {
-            PageBody::Absent | PageBody::Valid | PageBody::Holed(..) => return Ok(Held::Deleted),
+            PageBody::Absent | PageBody::Valid => return Ok(Held::Deleted),
+            PageBody::Holed(..) => return Err(damaged("it has holes")),
             PageBody::Data(image) if image.is_empty() && self.options.leave_out_damaged => {
                 return Ok(Held::LeftOut);
             }

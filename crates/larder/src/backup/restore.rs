@@ -263,9 +263,12 @@ async fn commit(volume: &Volume, writes: Vec<Write>) -> Result<(), Error> {
         attempt += 1;
         match volume.commit_writes(writes.clone()).await {
             Ok(_) => return Ok(()),
-            Err(Error::Unavailable(_) | Error::TimedOut(_) | Error::StoreFull(_))
-                if attempt < ATTEMPTS =>
-            {
+            Err(
+                Error::Unavailable(_)
+                | Error::NotDone(_)
+                | Error::TimedOut(_)
+                | Error::StoreFull(_),
+            ) if attempt < ATTEMPTS => {
                 tokio::time::sleep(PAUSE).await;
             }
             Err(error) => return Err(error),

@@ -1,7 +1,7 @@
 //! What backups need of a volume beside transactions: its pages past the cache, and pages made as
 //! they once were.
 
-use super::requests::reply_of;
+use super::requests::{NoAnswer, reply_of};
 use super::transaction::outcome_of;
 use super::{Error, Result, Volume, ids};
 use crate::clock::now;
@@ -70,10 +70,11 @@ impl Volume {
             for page in answer.pages {
                 let number = page.page.page;
                 let slotted = match page.body {
-                    PageBody::Absent | PageBody::Valid | PageBody::Holed(..) => {
+                    PageBody::Absent | PageBody::Valid => {
                         found.remove(&number);
                         continue;
                     }
+                    PageBody::Holed(..) => None,
                     PageBody::Data(image) => Page::decode(page.page, image).ok(),
                 };
                 found.insert(number, slotted.map(|page| page.kind() == PageKind::Slotted));
@@ -122,13 +123,12 @@ impl Volume {
         {
             let op = CacheOp::Outcome { domain, commit: doubt.commit };
             let answer = shared.requests.ask_raw(op, limit).await;
-            let again = outcome_of(answer, (domain, line), limit);
-            if let Err(Error::Unavailable(_)) = again {
+            if let Ok(Err(RequestError::Busy(_))) | Err(NoAnswer::Full) = answer {
                 // It was not asked.
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
-            outcome = again;
+            outcome = outcome_of(answer, (domain, line), limit);
         }
         match outcome? {
             Outcome::Committed(stamp) => Ok(stamp),

@@ -76,6 +76,9 @@ pub enum Error {
         /// What would be added.
         more: u64,
     },
+    /// No parent took the commit on within the limit, or it could not be sent. Nothing was done, nor will be: do it again.
+    #[error("the commit is not done: {0}")]
+    NotDone(String),
     /// No answer within the limit.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),

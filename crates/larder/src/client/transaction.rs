@@ -756,6 +756,8 @@ pub(super) fn told_of(
             Err(Error::OutcomeUnknown(Some(InDoubt { domain, commit, lost, lines })))
         }
         Ok(Ok(other)) => unreachable!("an outcome was asked for: {other:?}"),
+        // Said of a commit when its time is up.
+        Ok(Err(RequestError::Unavailable(why))) => Err(Error::NotDone(why)),
         Ok(Err(error)) => Err(error.into()),
         Err(NoAnswer::NotTaken) => Err(Error::ShutDown),
         Err(NoAnswer::Full) => Err(Error::TimedOut(limit)),

@@ -333,6 +333,12 @@ impl NodeConfig {
     #[must_use]
     pub fn for_task(mut self, task: &str) -> Self {
         self.group.name.clear();
+        self.for_member_task(task)
+    }
+
+    /// The same of one that runs for long enough to be a member of its group, if it is given one.
+    #[must_use]
+    pub fn for_member_task(mut self, task: &str) -> Self {
         if self.node.instance.is_empty() {
             self.node.instance = format!("{task}-{:016x}", crate::clock::random_u64());
         }

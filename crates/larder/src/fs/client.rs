@@ -144,7 +144,7 @@ impl From<Error> for TxError {
             Error::PageFull(id) => Self::Full(id.page),
             Error::Stale { .. } => Self::Stale(error.to_string()),
             Error::OutcomeUnknown(_) => Self::OutcomeUnknown,
-            Error::TimedOut(_) => Self::TimedOut,
+            Error::TimedOut(_) | Error::NotDone(_) => Self::TimedOut,
             Error::TooLarge(what) => Self::TooLarge(what),
             Error::Damaged { .. } => Self::Damaged(error.to_string()),
             Error::StoreFull(_) => Self::NoSpace(error.to_string()),

@@ -13,6 +13,11 @@ pub struct Withdrawn {
 }
 
 impl Withdrawn {
+    /// A domain loses what was durable: it may be said not to be done.
+    pub fn branch(&mut self, domain: DomainId) {
+        self.done.retain(|(of, _)| *of != domain);
+    }
+
     /// A node has withdrawn a commit. Panics if it is done.
     pub fn said(&mut self, domain: DomainId, id: CommitId) {
         self.not_done.insert((domain, id));
@@ -54,6 +59,14 @@ mod tests {
         withdrawn.said(ONE, commit(1).0);
         withdrawn.durable(ONE, &commit(2).1);
         withdrawn.durable(DomainId(2), &commit(1).1);
+    }
+
+    #[test]
+    fn what_a_restore_lost_is_not_done() {
+        let mut withdrawn = Withdrawn::default();
+        withdrawn.durable(ONE, &commit(1).1);
+        withdrawn.branch(ONE);
+        withdrawn.said(ONE, commit(1).0);
     }
 
     #[test]

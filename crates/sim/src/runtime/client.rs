@@ -46,7 +46,7 @@ pub(super) fn code<T>(result: &Result<T>) -> u64 {
         Ok(_) => 0,
         Err(Error::Conflict { .. }) => 1,
         Err(Error::Stale { .. }) => 2,
-        Err(Error::Unavailable(_)) => 3,
+        Err(Error::Unavailable(_) | Error::NotDone(_)) => 3,
         Err(Error::OutcomeUnknown(_)) => 4,
         Err(Error::Gone(_)) => 5,
         Err(Error::NoPage(_)) => 6,

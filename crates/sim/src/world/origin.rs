@@ -650,6 +650,7 @@ impl World {
         let last = store.last;
         store.uninstalled.branch();
         self.answers.expired.branch(domain);
+        self.answers.withdrawn.branch(domain);
         let store = &mut self.stores[number];
         let is_newer = |backup: &Backup| backup.durable > stamp || backup.last > last;
         if store.backup.as_ref().is_some_and(is_newer) {

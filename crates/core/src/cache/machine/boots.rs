@@ -118,7 +118,7 @@ impl Cache {
                 continue;
             };
             let unsent = "the commit was not sent, and is not done";
-            let answer = if pending.ever_sent {
+            let answer = if pending.in_doubt {
                 Ok(CacheReply::InDoubt { commit: *id, lost: true })
             } else {
                 Err(RequestError::Unavailable(unsent.into()))

@@ -62,7 +62,7 @@ impl Cache {
     ) -> Result<CommitRequest, Answer> {
         let max = self.config.commits_max;
         let entry = &self.domains[&domain];
-        if entry.commits.unresolved.len() >= max {
+        if entry.commits.unresolved.len() + entry.commits.kept.len() >= max {
             return Err(Err(RequestError::Busy(format!("{max} commits have no outcome yet"))));
         }
         let id = CommitId { boot: entry.commits.boot, sequence: entry.commits.next };

@@ -431,6 +431,11 @@ impl Cache {
                 }
             }
         }
+        if holes.len() > PageCopy::HOLES_MAX {
+            crate::probe::probe("too-many-holes-came");
+            let entry = self.domains.get_mut(&domain).expect("attached");
+            return entry.flights.again(page, flight);
+        }
         let copy = PageCopy {
             id: page,
             version: answer.version,

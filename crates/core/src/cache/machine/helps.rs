@@ -1,4 +1,5 @@
-//! Helping neighbours: pages that they miss and that are complete here (BuddyCache, section 3.1).
+//! Helping neighbours: pages that they miss and that are complete here, or known but for some slots (BuddyCache, section
+//! 3.1; decision 0041).
 //!
 //! A helper answers when its valid-through has reached the position that the redirector named (rule 11):
 //! its copy is exact up to there. A page that is on its way here, from above, is sent when it has come. One

@@ -480,6 +480,7 @@ impl Cache {
             let copy = self.shared.peek(*page).expect("resident pages are in the maps");
             assert_eq!(copy.cost(), *cost, "costs are those of the copies");
             assert!(copy.holes.is_sorted(), "holes ascend");
+            assert!(copy.holes.len() <= PageCopy::HOLES_MAX, "a copy has too many holes");
             let through = domain.position.expect("only a domain with a position holds pages");
             assert!(copy.version <= through, "page {page} is above valid-through (rule 4)");
             assert!(!holdings.suspects.contains_key(page), "a copy is no suspect of itself");

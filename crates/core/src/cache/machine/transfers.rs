@@ -168,7 +168,7 @@ impl Transfers {
 }
 
 fn bytes_of(answer: &PageAnswer) -> usize {
-    answer.body.image().map_or(0, Bytes::len)
+    answer.body.image().map_or(0, Bytes::len) + size_of_val(answer.body.holes())
 }
 
 impl Cache {

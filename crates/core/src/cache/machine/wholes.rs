@@ -99,6 +99,14 @@ impl Wholes {
         }
     }
 
+    /// One ended that a user was told to be in doubt.
+    fn note_ended(&mut self, name: PartId, answer: &Answer) {
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((name, answer.clone()));
+    }
+
     /// Whether this is the deciding part of a transaction that is, or was, over several domains.
     pub(super) fn knows(&self, name: PartId) -> bool {
         self.open.contains_key(&name) || self.ended.iter().any(|(ended, _)| *ended == name)
@@ -265,9 +273,12 @@ impl Cache {
             let entry = self.domains.get_mut(domain).expect("it is attached");
             entry.commits.withdraw(*id);
         }
-        Err(RequestError::Unavailable(
-            "the transaction was not sent, or was put off, and is not done".into(),
-        ))
+        let why = "the transaction was not sent, or was put off, and is not done";
+        let answer = Err(RequestError::Unavailable(why.into()));
+        if whole.told_in_doubt {
+            self.wholes.note_ended(name, &answer);
+        }
+        answer
     }
 
     /// A part has ended.
@@ -334,10 +345,7 @@ impl Cache {
         let forgotten = self.config.faults.has(Fault::WholeForgotten);
         let known = !matches!(answer, Ok(CacheReply::InDoubt { .. })) && !forgotten;
         if whole.told_in_doubt && known {
-            if self.wholes.ended.len() == ENDED_MAX {
-                self.wholes.ended.pop_front();
-            }
-            self.wholes.ended.push_back((name, answer.clone()));
+            self.wholes.note_ended(name, answer);
         }
     }
 

@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most outcomes of one boot that its node has not confirmed; further commits wait for it.
 const OUTCOMES_MAX: usize = 65_536;
 
+/// From so many outcomes on that the boots of a certificate have left open, further boots of it leave none open.
+const OPEN_OF_CERTIFICATE_MAX: usize = 65_536;
+
 /// A boot that has confirmed up to this has ended: no commit has a greater number.
 pub(super) const ENDED: u64 = u64::MAX - 1;
 
@@ -63,6 +66,15 @@ pub(super) enum Known {
     /// Its boot is being forgotten: what is known is not told, and that nothing is known neither, since the record that
     /// says so is not durable yet (rule 14).
     Leaving,
+}
+
+/// Forgets what is confirmed now: nothing above, and of the rest no more than is open stays.
+fn forget<T>(outcomes: &mut BTreeMap<u64, T>, confirmed: &Confirmed) {
+    let told = outcomes.range(..=confirmed.upto()).map(|(sequence, _)| *sequence);
+    let told: Vec<u64> = told.filter(|sequence| confirmed.has(*sequence)).collect();
+    for sequence in told {
+        outcomes.remove(&sequence);
+    }
 }
 
 /// All boots of a domain.
@@ -221,22 +233,31 @@ impl Boots {
         } else {
             confirmed
         };
-        if confirmed.through() == ENDED && boot.ended.is_none() {
-            boot.ended = Some(now);
-            self.ended.insert((now, id));
-        }
         if !boot.confirmed.add(confirmed) {
             return;
         }
-        let now_confirmed = &boot.confirmed;
-        if now_confirmed.through() == now_confirmed.upto() {
-            let rest = now_confirmed.upto() + 1;
+        if boot.confirmed.through() == ENDED && boot.ended.is_none() {
+            boot.ended = Some(now);
+            self.ended.insert((now, id));
+        }
+        if boot.confirmed.through() == boot.confirmed.upto() {
+            let rest = boot.confirmed.upto() + 1;
             boot.committed = boot.committed.split_off(&rest);
             boot.aborted = boot.aborted.split_off(&rest);
         } else {
-            boot.committed.retain(|sequence, _| !now_confirmed.has(*sequence));
-            boot.aborted.retain(|sequence, _| !now_confirmed.has(*sequence));
+            forget(&mut boot.committed, &boot.confirmed);
+            forget(&mut boot.aborted, &boot.confirmed);
         }
+    }
+
+    /// The same, of which some are open, if its certificate has not too many of those: else those before the first.
+    fn bounded(&self, id: BootId, confirmed: &Confirmed) -> Option<Confirmed> {
+        confirmed.open().next()?;
+        let name = certificate_of(&self.boots.get(&id)?.name);
+        let all = self.certificates.get(name).into_iter().flatten();
+        let others = all.filter(|other| **other != id).filter_map(|other| self.boots.get(other));
+        let open: usize = others.map(|boot| boot.confirmed.open().count()).sum();
+        (open >= OPEN_OF_CERTIFICATE_MAX).then(|| Confirmed::new(confirmed.through(), []))
     }
 
     /// A commit became durable.
@@ -261,7 +282,8 @@ impl Boots {
     /// the next install.
     pub(super) fn told(&mut self, id: BootId, confirmed: &Confirmed, now: Instant) {
         let had_ended = self.ended.len();
-        self.confirm(id, confirmed, now);
+        let bounded = self.bounded(id, confirmed);
+        self.confirm(id, bounded.as_ref().unwrap_or(confirmed), now);
         if self.ended.len() > had_ended {
             self.unlogged.insert(id);
         }
@@ -411,5 +433,34 @@ mod tests {
             boots.told(BOOT, &Confirmed::new((round + 1) * 10_000, open), NOW);
             assert!(boots.boots[&BOOT].confirmed.open().count() <= OPEN_MAX);
         }
+    }
+
+    /// Of all boots of a certificate together too: beyond the bound what is confirmed before the first is taken alone.
+    #[test]
+    fn boots_of_one_certificate_leave_open_so_much_together() {
+        let mut boots = Boots::default();
+        let full = OPEN_OF_CERTIFICATE_MAX.div_ceil(OPEN_MAX) as u128;
+        let last = OPEN_MAX as u64 + 2;
+        for boot in (1..=full + 1).map(BootId) {
+            boots.register(boot, &format!("node/{}", boot.0), NOW);
+            boots.told(boot, &Confirmed::new(last, 2..last), NOW);
+        }
+        let left = |boots: &Boots, boot| boots.boots[&BootId(boot)].confirmed.open().count();
+        assert_eq!((left(&boots, full), left(&boots, full + 1)), (OPEN_MAX, 0));
+        assert_eq!(boots.boots[&BootId(full + 1)].confirmed, Confirmed::new(1, []));
+        boots.register(BootId(100), "another", NOW);
+        boots.told(BootId(100), &Confirmed::new(last, 2..last), NOW);
+        assert_eq!(left(&boots, 100), OPEN_MAX);
+    }
+
+    /// It has ended when all is confirmed, in whatever order that is said.
+    #[test]
+    fn a_boot_ends_with_the_last_that_is_open() {
+        let mut boots = Boots::default();
+        boots.register(BOOT, "node", NOW);
+        boots.told(BOOT, &Confirmed::new(u64::MAX, [5]), NOW);
+        assert_eq!(boots.unlogged_end(), None);
+        boots.told(BOOT, &Confirmed::new(10, []), NOW);
+        assert_eq!(boots.unlogged_end(), Some(BOOT));
     }
 }

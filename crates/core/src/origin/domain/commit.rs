@@ -102,7 +102,10 @@ impl Domain {
         // Of one that is asked about again the outcome is known, whatever became of its other domains since.
         if let Some((domain, error)) = elsewhere {
             let error = self.cannot_reach(id, domain, error);
-            return cx.links.defer(link, self.id, id, error, cx.out);
+            return match self.parts.has_prepared(id) {
+                true => cx.links.defer(link, self.id, id, error, cx.out),
+                false => cx.links.turn_away(link, self.id, id, error, cx.out),
+            };
         }
         let passers = [Passer::new(cx, link)];
         // What is wrong with a part that is decided elsewhere is told there, when it is its turn.
