@@ -8,6 +8,9 @@ use larder_core::origin::RecoveredDomain;
 use larder_core::record::LogRecord;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Outcomes that were said to be received: up to a number, but for some.
+type ButFor = (u64, Vec<u64>);
+
 /// Processes as the durable log has them, and what the origin heard of them.
 #[derive(Debug, Default)]
 pub struct Expired {
@@ -17,7 +20,7 @@ pub struct Expired {
     /// Outcomes up to here were said to be received.
     confirmed: BTreeMap<(DomainId, BootId), u64>,
     /// And up to here, but for some: each time that this was said.
-    but_for: BTreeMap<(DomainId, BootId), BTreeSet<(u64, Vec<u64>)>>,
+    but_for: BTreeMap<(DomainId, BootId), BTreeSet<ButFor>>,
     /// Parts that their domains may have lost, to a copy from the past.
     lost: BTreeSet<PartId>,
     /// What else a part belongs to.
