@@ -164,12 +164,7 @@ impl Relay {
                 self.rights_told(now, (domain, volume), rights, out)?;
             }
             Message::Pages { request, domain, pages } => {
-                let fits =
-                    |what: &What| matches!(what, What::Fetch { domain: of, .. } if *of == domain);
-                self.fits(parent, request, fits)?;
-                if pages.iter().any(|answer| matches!(answer.body, PageBody::Holed(..))) {
-                    return violation("a page with holes");
-                }
+                self.fits_pages(parent, (request, domain), &pages)?;
                 self.pages(now, request, domain, pages, out);
             }
             _ => return violation("a message that only a child sends"),
@@ -457,6 +452,21 @@ impl Relay {
             }
         }
         self.pump_all(now, domain, out);
+    }
+
+    /// Whether pages are an answer to what was asked for, and such as parents send.
+    fn fits_pages(
+        &self,
+        parent: usize,
+        (request, domain): (RequestId, DomainId),
+        pages: &[PageAnswer],
+    ) -> Result<(), CloseReason> {
+        let fits = |what: &What| matches!(what, What::Fetch { domain: of, .. } if *of == domain);
+        self.fits(parent, request, fits)?;
+        match pages.iter().any(|answer| matches!(answer.body, PageBody::Holed(..))) {
+            true => violation("a page with holes"),
+            false => Ok(()),
+        }
     }
 
     /// Pages go to the child that asked: it has the credit for them.
