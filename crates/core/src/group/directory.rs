@@ -65,6 +65,17 @@ impl Joined {
     fn has_holed(&self, domain: DomainId, page: PageId) -> bool {
         self.holed.get(&domain).is_some_and(|holed| holed.contains(page))
     }
+
+    /// What is known of it in a domain, complete or not.
+    fn sets(&mut self, domain: DomainId) -> impl Iterator<Item = &mut PageSet> {
+        let sets = [&mut self.complete, &mut self.holed];
+        sets.into_iter().filter_map(move |set| set.get_mut(&domain))
+    }
+
+    fn forget(&mut self, domain: DomainId) {
+        self.complete.remove(&domain);
+        self.holed.remove(&domain);
+    }
 }
 
 /// Members, what they have, and what is under way between them.
@@ -192,8 +203,7 @@ impl Directory {
         complete.insert(page);
         if joined.bytes(domain) > self.config.directory_bytes_max {
             crate::probe::probe("directory-forgets");
-            joined.complete.remove(&domain);
-            joined.holed.remove(&domain);
+            joined.forget(domain);
         }
     }
 
@@ -207,8 +217,7 @@ impl Directory {
         if joined.bytes(domain) > self.config.directory_bytes_max {
             crate::probe::probe("directory-forgets-holes");
             // But for this one: it would be pointed to holes again.
-            joined.complete.remove(&domain);
-            joined.holed.remove(&domain);
+            joined.forget(domain);
             joined.holed.entry(domain).or_default().insert(page);
         }
     }
@@ -216,10 +225,8 @@ impl Directory {
     /// A member does not have it, or not complete.
     pub(crate) fn lacks(&mut self, link: LinkId, domain: DomainId, page: PageId) {
         let Some(joined) = self.members.get_mut(&link) else { return };
-        for set in [&mut joined.complete, &mut joined.holed] {
-            if let Some(set) = set.get_mut(&domain) {
-                set.remove(page);
-            }
+        for set in joined.sets(domain) {
+            set.remove(page);
         }
     }
 
@@ -229,11 +236,7 @@ impl Directory {
         let of_volume = (domain, *of_volume.start())..=(domain, *of_volume.end());
         for joined in self.members.values_mut() {
             joined.awaits.range_mut(of_volume.clone()).for_each(|(_, changed)| *changed = true);
-            for set in [&mut joined.complete, &mut joined.holed] {
-                if let Some(set) = set.get_mut(&domain) {
-                    set.remove_volume(volume);
-                }
-            }
+            joined.sets(domain).for_each(|set| set.remove_volume(volume));
         }
     }
 
@@ -262,8 +265,8 @@ impl Directory {
             if let Some(changed) = joined.awaits.get_mut(&(domain, page)) {
                 *changed = true;
             }
-            for set in [&mut joined.complete, &mut joined.holed] {
-                if let Some(set) = set.get_mut(&domain).filter(|_| Some(*link) != by) {
+            if Some(*link) != by {
+                for set in joined.sets(domain) {
                     set.remove(page);
                 }
             }
@@ -288,8 +291,7 @@ impl Directory {
     pub(crate) fn forget(&mut self, link: Option<LinkId>, domain: DomainId) {
         for (other, joined) in &mut self.members {
             if link.is_none_or(|link| link == *other) {
-                joined.complete.remove(&domain);
-                joined.holed.remove(&domain);
+                joined.forget(domain);
                 let first = (domain, PageId::default());
                 let of = joined.awaits.range_mut(first..).take_while(|((d, _), _)| *d == domain);
                 of.for_each(|(_, changed)| *changed = true);

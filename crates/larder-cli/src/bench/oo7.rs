@@ -11,7 +11,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use indicatif::HumanBytes;
 use larder::client::{Consistency, Node, Session, SessionOptions, Volume, VolumeOptions};
 use larder::config::{NodeConfig, Period};
-use larder::metrics::{PeerFetch, Summary};
+use larder::metrics::{PeerFetch, Side, Summary};
 use larder_oo7::{Database, Done, Mix, Parameters, Size, Workload, build, check};
 use serde_json::{Map, Value, json};
 use std::pin::pin;
@@ -209,6 +209,10 @@ pub(crate) async fn run(command: &Oo7Command, common: &Common) -> Result<()> {
 /// How long one transaction of a check may take.
 const CHECK_LIMIT: Duration = Duration::from_secs(600);
 
+/// How long a member waits until it has met a neighbour, and how often it looks.
+const MEETING_LIMIT: Duration = Duration::from_secs(1);
+const MEETING_LOOK: Duration = Duration::from_millis(10);
+
 /// What a node of these commands is called beside others of its name.
 const TASK: &str = "bench";
 
@@ -226,11 +230,16 @@ async fn join(
 ) -> Result<Node> {
     let flags = Flags::default().uplink(uplink).membership(membership);
     let config = load(flags.set("node.memory", memory.memory.as_ref()), common)?;
-    let config = match membership.group {
-        Some(_) => config.for_member_task(TASK),
-        None => config.for_task(TASK),
+    let Some(_) = membership.group else {
+        return Ok(Node::connect(config.for_task(TASK)).await?);
     };
-    Ok(Node::connect(config).await?)
+    let node = Node::connect(config.for_member_task(TASK)).await?;
+    // Else what is missed first comes from above, though a neighbour has it. Who is alone in his group has none.
+    let begun = Instant::now();
+    while node.metrics().links(Side::Neighbour) == 0 && begun.elapsed() < MEETING_LIMIT {
+        sleep(MEETING_LOOK).await;
+    }
+    Ok(node)
 }
 
 fn load(flags: Flags, common: &Common) -> Result<NodeConfig> {

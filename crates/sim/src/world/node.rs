@@ -12,6 +12,7 @@ use larder_core::group::GroupMessage;
 use larder_core::id::{BootId, CommitId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{CloseReason, EPOCHS_MAX, Message};
+use larder_core::time::Instant;
 use std::sync::{Arc, Mutex};
 
 impl World {
@@ -205,21 +206,18 @@ impl World {
     }
 
     pub(super) fn node_input(&mut self, proc: Proc, input: CacheInput) {
-        let now = self.process(proc).local(self.now);
-        self.set_clock(proc);
-        let mut out = Vec::new();
-        let Some(machine) = &self.process(proc).node_ref().machine else {
-            return;
-        };
-        let mut machine = lock(machine);
-        machine.handle(now, input, &mut out);
-        let withdrawn = machine.take_withdrawn();
-        drop(machine);
-        self.note_withdrawn(withdrawn);
-        self.node_outputs(proc, out);
+        self.node_step(proc, |machine, now, out| machine.handle(now, input, out));
     }
 
     pub(super) fn node_timeout(&mut self, proc: Proc) {
+        self.node_step(proc, Cache::handle_timeout);
+    }
+
+    fn node_step(
+        &mut self,
+        proc: Proc,
+        step: impl FnOnce(&mut Cache, Instant, &mut Vec<CacheOutput>),
+    ) {
         let now = self.process(proc).local(self.now);
         self.set_clock(proc);
         let mut out = Vec::new();
@@ -227,7 +225,7 @@ impl World {
             return;
         };
         let mut machine = lock(machine);
-        machine.handle_timeout(now, &mut out);
+        step(&mut machine, now, &mut out);
         let withdrawn = machine.take_withdrawn();
         drop(machine);
         self.note_withdrawn(withdrawn);

@@ -117,7 +117,7 @@ impl Cache {
             let Some(pending) = commits.pending.get(id).filter(|pending| !pending.sent) else {
                 continue;
             };
-            let unsent = "the commit was not sent, and is not done";
+            let unsent = "the commit was not passed on, and is not done";
             let answer = if pending.in_doubt {
                 Ok(CacheReply::InDoubt { commit: *id, lost: true })
             } else {
