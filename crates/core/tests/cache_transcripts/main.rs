@@ -134,6 +134,7 @@ stories! {
     group_given_up,
     group_helps,
     group_holes,
+    group_too_many_holes,
     group_helps_not,
     group_updates,
     group_updates_not,

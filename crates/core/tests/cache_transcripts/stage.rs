@@ -658,10 +658,13 @@ impl Stage {
             Some(&"absent") => PageBody::Absent,
             Some(&"valid") => PageBody::Valid,
             Some(&"rotten") => PageBody::Data(Bytes::from_static(&[0; 64])),
-            // `holes=1,3`: those slots are not known.
+            // `holes=1,3-5`: those slots are not known.
             Some(first) if first.starts_with("holes=") => {
-                let holes = first["holes=".len()..].split(',').map(slot).collect();
-                PageBody::Holed(image(&words[4..]).encode(id), holes)
+                let holes = first["holes=".len()..].split(',').flat_map(|some| {
+                    let (from, to) = some.split_once('-').unwrap_or((some, some));
+                    (slot(from).0..=slot(to).0).map(Slot)
+                });
+                PageBody::Holed(image(&words[4..]).encode(id), holes.collect())
             }
             _ => PageBody::Data(image(&words[3..]).encode(id)),
         };
