@@ -29,6 +29,12 @@ impl Confirmed {
         self.open.iter().copied()
     }
 
+    /// How many those are.
+    #[must_use]
+    pub fn open_len(&self) -> usize {
+        self.open.len()
+    }
+
     /// All up to here are: what an older parent may be told.
     #[must_use]
     pub fn through(&self) -> u64 {

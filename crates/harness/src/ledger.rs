@@ -325,6 +325,7 @@ fn is_expected(error: &anyhow::Error) -> bool {
             E::Conflict { .. }
                 | E::Stale { .. }
                 | E::Unavailable(_)
+                | E::NotDone(_)
                 | E::OutcomeUnknown(_)
                 | E::StoreFull(_)
                 | E::TimedOut(_)

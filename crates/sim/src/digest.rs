@@ -129,8 +129,8 @@ fn mix_group<'a>(mixer: &'a mut Mixer, message: &GroupMessage) -> &'a mut Mixer 
         GroupMessage::Helped { request, pages, end, .. } => {
             mixer.add(request.0).add(sum(pages)).add(*end as u64)
         }
-        GroupMessage::Pointed { request, pages, helper, .. } => {
-            mixer.add(request.0).add(sum(pages)).add(helper.0 as u64)
+        GroupMessage::Pointed { request, pages, helper, holes, .. } => {
+            mixer.add(request.0).add(sum(pages)).add(helper.0 as u64 + u64::from(*holes))
         }
         GroupMessage::Help { request, pages, asker, position, .. } => {
             mixer.add(request.0).add(sum(pages)).add(asker.0 as u64).add(position.0)

@@ -484,7 +484,7 @@ impl Downlinks {
         &mut self,
         link: LinkId,
         (request, domain): (RequestId, DomainId),
-        (pages, helper): (&[PageId], BootId),
+        (pages, helper, holes): (&[PageId], BootId, bool),
         out: &mut dyn LinkSink,
     ) {
         let Some(entry) = self.links.get_mut(&link) else {
@@ -494,7 +494,7 @@ impl Downlinks {
             entry.page_done(request);
         }
         let pages = pages.to_vec();
-        let message = GroupMessage::Pointed { request, domain, pages, helper };
+        let message = GroupMessage::Pointed { request, domain, pages, helper, holes };
         self.send(link, Message::Group(message), out);
     }
 

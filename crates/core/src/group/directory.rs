@@ -230,6 +230,14 @@ impl Directory {
         }
     }
 
+    /// A member does not have it complete: with holes, perhaps.
+    fn lacks_complete(&mut self, link: LinkId, domain: DomainId, page: PageId) {
+        let joined = self.members.get_mut(&link);
+        if let Some(complete) = joined.and_then(|joined| joined.complete.get_mut(&domain)) {
+            complete.remove(page);
+        }
+    }
+
     /// All pages of a volume may have changed: nobody has one of them complete.
     pub(crate) fn volume_changed(&mut self, domain: DomainId, volume: VolumeId) {
         let of_volume = PageId { volume, page: PageNo(0) }..=PageId::of_volume(volume);
@@ -372,7 +380,8 @@ impl Directory {
             }
             HelpEnd::Came if holes => self.has_holed(key.0, domain, page),
             HelpEnd::Came => self.has(key.0, domain, page),
-            HelpEnd::Lacked => self.lacks(helper, domain, page),
+            HelpEnd::Lacked if holes => self.lacks(helper, domain, page),
+            HelpEnd::Lacked => self.lacks_complete(helper, domain, page),
             HelpEnd::NotSent => {}
             HelpEnd::Late => {
                 crate::probe::probe("helper-late");

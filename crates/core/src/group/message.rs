@@ -111,6 +111,8 @@ pub enum GroupMessage {
         pages: Vec<PageId>,
         /// Who has them.
         helper: BootId,
+        /// Copies with holes come too: the helper was told that they do. Of protocol version 7.
+        holes: bool,
     },
     /// Send these pages to a neighbour. Names the redirector's position, and is answered when
     /// valid-through has reached it (rule 11).

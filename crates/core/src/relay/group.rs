@@ -237,7 +237,7 @@ impl Relay {
             let group = self.group.as_ref();
             let lives = group.and_then(|group| Some((group.life(link)?, group.life(to)?)));
             let (asker, helper) = lives.expect("both are members, in this step");
-            self.links.point(link, (request, domain), (&pages, helper), out);
+            self.links.point(link, (request, domain), (&pages, helper, holes), out);
             let help = GroupMessage::Help { request, domain, pages, asker, position, holes };
             self.links.send(to, Message::Group(help), out);
             if let Some(follower) = self.links.follower(to, domain) {

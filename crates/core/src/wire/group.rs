@@ -33,9 +33,9 @@ pub(super) fn body(message: &GroupMessage) -> Body<'_> {
             let head = head::Members { members: members.iter().map(member_field).collect() };
             Body::plain(kind::MEMBERS, &head)
         }
-        GroupMessage::Pointed { request, domain, pages, helper } => {
-            let neighbour = id_field(helper.0);
-            let head = head::Transfer { neighbour, ..transfer(*request, *domain) };
+        GroupMessage::Pointed { request, domain, pages, helper, holes } => {
+            let (neighbour, holes) = (id_field(helper.0), *holes);
+            let head = head::Transfer { neighbour, holes, ..transfer(*request, *domain) };
             Body::with(kind::POINTED, &head, Packed::Pages(pages))
         }
         GroupMessage::Help { request, domain, pages, asker, position, holes } => {
@@ -147,8 +147,8 @@ fn transfer_message(kind: u32, head: head::Transfer) -> Result<GroupMessage, Wir
             GroupMessage::Acknowledged { domain, through: stamp_of(head.position)? }
         }
         kind::POINTED => {
-            let helper = neighbour(&head.neighbour)?;
-            GroupMessage::Pointed { request, domain, pages, helper }
+            let (helper, holes) = (neighbour(&head.neighbour)?, head.holes);
+            GroupMessage::Pointed { request, domain, pages, helper, holes }
         }
         kind::HELP => {
             let (asker, position) = (neighbour(&head.neighbour)?, stamp_of(head.position)?);

@@ -884,12 +884,13 @@ fn redirector_says(kind: &str, words: &[&str]) -> Message {
             let names = words[0].split(',').filter(|name| *name != "nobody");
             Message::Group(GroupMessage::Members { members: names.map(member).collect() })
         }
-        // `pointed 3 5,6 b`: these pages of fetch 3 come from b.
+        // `pointed 3 5,6 b`: these pages of fetch 3 come from b; with `holes` copies with holes do as well.
         "pointed" => Message::Group(GroupMessage::Pointed {
             request: RequestId(number(words[0])),
             domain: DOMAIN,
             pages: list(words[1]),
             helper: neighbour_life(words[2]),
+            holes: words.contains(&"holes"),
         }),
         // `update 4 5 put 0 apple add 1 0 3`: what the commit that the change at 4 names wrote to page 5.
         "update" => {

@@ -284,7 +284,10 @@ fn about_neighbours() -> Vec<(&'static str, Message)> {
         ("complete", GroupMessage::Complete { domain, pages: pages() }),
         ("acknowledged", GroupMessage::Acknowledged { domain, through: Stamp(1003) }),
         ("members", GroupMessage::Members { members: vec![member(7), member(8)] }),
-        ("pointed", GroupMessage::Pointed { request, domain, pages: pages(), helper: BOOT }),
+        (
+            "pointed",
+            GroupMessage::Pointed { request, domain, pages: pages(), helper: BOOT, holes: false },
+        ),
         (
             "help",
             GroupMessage::Help {

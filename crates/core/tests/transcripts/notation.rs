@@ -167,8 +167,9 @@ fn group(message: &GroupMessage) -> String {
             let member = |one: &Member| format!("{} {} {}", one.life.0, one.name, one.address);
             format!("Members [{}]", join(members, member))
         }
-        GroupMessage::Pointed { request, pages, helper, .. } => {
-            format!("Pointed r{} [{}] to {}", request.0, list(pages), helper.0)
+        GroupMessage::Pointed { request, pages, helper, holes, .. } => {
+            let holes = if *holes { ", with holes perhaps" } else { "" };
+            format!("Pointed r{} [{}] to {}{holes}", request.0, list(pages), helper.0)
         }
         GroupMessage::Help { request, pages, asker, position, holes, .. } => {
             let holes = if *holes { ", holes do as well" } else { "" };

@@ -124,7 +124,7 @@ mod tests {
         passing.told(3, &Message::VolumeRights { domain: DomainId(1), volume: VOLUME, rights });
         let pages = vec![PageId { volume: VOLUME, page: PageNo(2) }];
         let (request, domain, helper) = (RequestId(1), DomainId(1), BootId(9));
-        let pointed = GroupMessage::Pointed { request, domain, pages, helper };
+        let pointed = GroupMessage::Pointed { request, domain, pages, helper, holes: false };
         passing.points(1, up, to, &Message::Group(pointed));
     }
 

@@ -255,6 +255,8 @@ impl SimTx {
                 Err(TxError::OutcomeUnknown)
             }
             Ok(other) => panic!("{other:?} is no outcome"),
+            // It is not done, and its time is over.
+            Err(RequestError::Unavailable(_)) => Err(TxError::TimedOut),
             Err(error) => Err(request_error(error)),
         }
     }

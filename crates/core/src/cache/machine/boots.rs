@@ -121,6 +121,8 @@ impl Cache {
             let answer = if pending.in_doubt {
                 Ok(CacheReply::InDoubt { commit: *id, lost: true })
             } else {
+                #[cfg(feature = "faults")]
+                commits.withdrawn.push(*id);
                 Err(RequestError::Unavailable(unsent.into()))
             };
             ended.push((commits.end(*id, &answer), commits.whole(*id), answer));

@@ -321,8 +321,8 @@ impl Cache {
         }
         match message {
             GroupMessage::Members { members } => self.on_members(members, out),
-            GroupMessage::Pointed { request, domain, pages, helper } => {
-                return self.on_pointed(now, (request, domain), (pages, helper), out);
+            GroupMessage::Pointed { request, domain, pages, helper, holes } => {
+                return self.on_pointed(now, (request, domain), (pages, helper, holes), out);
             }
             GroupMessage::Update { domain, id, stamp, writes } => {
                 return self.on_update(domain, (id, stamp), writes);

@@ -31,6 +31,8 @@ type Over = BTreeMap<(RequestId, DomainId), Vec<PageId>>;
 struct Pointing {
     domain: DomainId,
     helper: BootId,
+    /// What comes may have holes.
+    holes: bool,
     deadline: Instant,
     /// When the page was asked for.
     asked: Instant,
@@ -177,7 +179,7 @@ impl Cache {
         &mut self,
         now: Instant,
         (request, domain): (RequestId, DomainId),
-        (pages, helper): (Vec<PageId>, BootId),
+        (pages, helper, holes): (Vec<PageId>, BootId, bool),
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         let Some(group) = &self.neighbours else {
@@ -205,7 +207,7 @@ impl Cache {
             let transfers = &mut self.standing(domain).transfers;
             let (since, lengthened) = (now, false);
             let pointing =
-                Pointing { domain, helper, deadline, asked, since, lengthened, came: false };
+                Pointing { domain, helper, holes, deadline, asked, since, lengthened, came: false };
             transfers.insert((request, page), pointing);
             match transfers.take_early((request, page)) {
                 Some((from, answer)) if from == helper => came.push(answer),
@@ -283,8 +285,17 @@ impl Cache {
         answers: Vec<PageAnswer>,
         out: &mut Out,
     ) -> bool {
-        let (came, bad): (Vec<PageAnswer>, Vec<PageAnswer>) =
-            answers.into_iter().partition(|answer| self.is_sound(answer));
+        let Some(link) = self.link_of(domain) else { return false };
+        let pointed = &link.transfers.pointed;
+        // Of holes that were not asked for nobody would know: who misses one would be sent to the same copy again.
+        let holed = |answer: &PageAnswer| {
+            let pointing = pointed.get(&(request, answer.page));
+            answer.body.holes().is_empty() || pointing.is_some_and(|pointing| pointing.holes)
+        };
+        let asked: BTreeSet<PageId> = answers.iter().filter(|a| holed(a)).map(|a| a.page).collect();
+        let (came, bad): (Vec<PageAnswer>, Vec<PageAnswer>) = answers
+            .into_iter()
+            .partition(|answer| asked.contains(&answer.page) && self.is_sound(answer));
         if !bad.is_empty() {
             crate::probe::probe("neighbour-sent-damage");
             let keys = bad.into_iter().map(|answer| (request, answer.page)).collect();

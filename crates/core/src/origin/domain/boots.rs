@@ -77,12 +77,19 @@ fn forget<T>(outcomes: &mut BTreeMap<u64, T>, confirmed: &Confirmed) {
     }
 }
 
+/// What a certificate has in a domain.
+#[derive(Clone, Debug, Default)]
+struct Certificate {
+    boots: BTreeSet<BootId>,
+    /// Outcomes that they have left open, together.
+    open: usize,
+}
+
 /// All boots of a domain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Boots {
     boots: BTreeMap<BootId, Boot>,
-    /// The boots of each certificate.
-    certificates: BTreeMap<String, BTreeSet<BootId>>,
+    certificates: BTreeMap<String, Certificate>,
     /// Those whose nodes have ended, in the order in which they said so; one that is said to be there when its time is
     /// over comes again last.
     ended: BTreeSet<(Instant, BootId)>,
@@ -124,7 +131,7 @@ impl Boots {
 
     /// How many boots the certificate of this name has, without those that are being forgotten.
     pub(super) fn of_certificate(&self, name: &str) -> usize {
-        let Some(boots) = self.certificates.get(certificate_of(name)) else {
+        let Some(Certificate { boots, .. }) = self.certificates.get(certificate_of(name)) else {
             return 0;
         };
         boots.len() - self.leaving.iter().filter(|boot| boots.contains(boot)).count()
@@ -142,7 +149,7 @@ impl Boots {
         });
         entry.heard = now;
         let certificate = certificate_of(&entry.name).to_owned();
-        self.certificates.entry(certificate).or_default().insert(boot);
+        self.certificates.entry(certificate).or_default().boots.insert(boot);
     }
 
     /// The record that says so goes to the log: nothing of a boot is known any more.
@@ -181,9 +188,10 @@ impl Boots {
         }
         self.unlogged.remove(&boot);
         let certificate = certificate_of(&gone.name);
-        if let Some(boots) = self.certificates.get_mut(certificate) {
-            boots.remove(&boot);
-            if boots.is_empty() {
+        if let Some(of) = self.certificates.get_mut(certificate) {
+            of.boots.remove(&boot);
+            of.open -= gone.confirmed.open_len();
+            if of.boots.is_empty() {
                 self.certificates.remove(certificate);
             }
         }
@@ -233,8 +241,12 @@ impl Boots {
         } else {
             confirmed
         };
+        let open = boot.confirmed.open_len();
         if !boot.confirmed.add(confirmed) {
             return;
+        }
+        if let Some(of) = self.certificates.get_mut(certificate_of(&boot.name)) {
+            of.open = of.open - open + boot.confirmed.open_len();
         }
         if boot.confirmed.through() == ENDED && boot.ended.is_none() {
             boot.ended = Some(now);
@@ -250,14 +262,18 @@ impl Boots {
         }
     }
 
-    /// The same, of which some are open, if its certificate has not too many of those: else those before the first.
+    /// The same, of which some are open, if its certificate has not too many of those: else what leaves no further one
+    /// open.
     fn bounded(&self, id: BootId, confirmed: &Confirmed) -> Option<Confirmed> {
         confirmed.open().next()?;
-        let name = certificate_of(&self.boots.get(&id)?.name);
-        let all = self.certificates.get(name).into_iter().flatten();
-        let others = all.filter(|other| **other != id).filter_map(|other| self.boots.get(other));
-        let open: usize = others.map(|boot| boot.confirmed.open().count()).sum();
-        (open >= OPEN_OF_CERTIFICATE_MAX).then(|| Confirmed::new(confirmed.through(), []))
+        let boot = self.boots.get(&id)?;
+        let of = self.certificates.get(certificate_of(&boot.name))?;
+        let others = of.open - boot.confirmed.open_len();
+        let upto = boot.confirmed.upto();
+        (others >= OPEN_OF_CERTIFICATE_MAX).then(|| match confirmed.through() {
+            through if through >= upto => Confirmed::new(through, []),
+            _ => Confirmed::new(upto.min(confirmed.upto()), confirmed.open()),
+        })
     }
 
     /// A commit became durable.
@@ -329,8 +345,8 @@ impl Boots {
     /// The boot of this name's certificate that is missed least: its node is not there, it has no
     /// outcome to be asked for, it was not heard of for longest.
     pub(super) fn spare(&self, name: &str, connected: impl Fn(BootId) -> bool) -> Option<BootId> {
-        let boots = self.certificates.get(certificate_of(name))?;
-        let away = boots.iter().filter(|id| !connected(**id) && !self.leaving.contains(id));
+        let of = self.certificates.get(certificate_of(name))?;
+        let away = of.boots.iter().filter(|id| !connected(**id) && !self.leaving.contains(id));
         let known = away.filter_map(|id| Some((*id, self.boots.get(id)?)));
         known.min_by_key(|(_, boot)| (boot.owes(), boot.heard)).map(|(id, _)| id)
     }
@@ -357,8 +373,12 @@ impl Boots {
 
     /// Panics when an invariant is broken; `forgotten` is how many boots the records under way forget.
     pub(super) fn check(&self, durable: Stamp, forgotten: usize) {
-        let listed: usize = self.certificates.values().map(BTreeSet::len).sum();
+        let listed: usize = self.certificates.values().map(|of| of.boots.len()).sum();
         assert_eq!(listed, self.boots.len(), "a boot is not listed by its certificate");
+        for of in self.certificates.values() {
+            let open = of.boots.iter().map(|boot| self.boots[boot].confirmed.open_len());
+            assert_eq!(open.sum::<usize>(), of.open, "open outcomes of a certificate");
+        }
         let ended = self.boots.iter().filter_map(|(id, boot)| Some((boot.ended?, *id)));
         assert_eq!(ended.collect::<BTreeSet<_>>(), self.ended, "boots that ended are listed");
         assert_eq!(self.leaving.len(), forgotten, "a boot is being forgotten by no record");
@@ -451,6 +471,30 @@ mod tests {
         boots.register(BootId(100), "another", NOW);
         boots.told(BootId(100), &Confirmed::new(last, 2..last), NOW);
         assert_eq!(left(&boots, 100), OPEN_MAX);
+    }
+
+    /// The story of bug 231: a boot had two open when the others of its certificate came to the bound. The later one ended,
+    /// and what its node said of that was cut to what is before the first: the outcome was kept, and all after it.
+    #[test]
+    fn over_the_bound_what_ends_is_taken() {
+        let mut boots = Boots::default();
+        boots.register(BootId(200), "node/200", NOW);
+        boots.told(BootId(200), &Confirmed::new(100, [1, 100]), NOW);
+        let full = OPEN_OF_CERTIFICATE_MAX.div_ceil(OPEN_MAX) as u128;
+        let last = OPEN_MAX as u64 + 2;
+        for boot in (1..=full).map(BootId) {
+            boots.register(boot, &format!("node/{}", boot.0), NOW);
+            boots.told(boot, &Confirmed::new(last, 2..last), NOW);
+        }
+        let confirmed = |boots: &Boots| boots.boots[&BootId(200)].confirmed.clone();
+        boots.told(BootId(200), &Confirmed::new(150, [1, 120]), NOW);
+        assert_eq!(confirmed(&boots), Confirmed::new(100, [1]), "and no more is left open");
+        boots.told(BootId(200), &Confirmed::new(150, [120]), NOW);
+        assert_eq!(confirmed(&boots), Confirmed::new(119, []));
+        boots.forget(BootId(1));
+        boots.told(BootId(200), &Confirmed::new(150, [120]), NOW);
+        assert_eq!(confirmed(&boots), Confirmed::new(150, [120]), "there is room again");
+        boots.check(Stamp(0), 0);
     }
 
     /// It has ended when all is confirmed, in whatever order that is said.

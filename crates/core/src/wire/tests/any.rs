@@ -560,8 +560,8 @@ fn about_neighbours() -> impl Strategy<Value = Message> {
         (domain(), stamp())
             .prop_map(|(domain, through)| GroupMessage::Acknowledged { domain, through }),
         vec(member, 0..4).prop_map(|members| GroupMessage::Members { members }),
-        (of(), boot()).prop_map(|((request, domain, pages), helper)| {
-            GroupMessage::Pointed { request, domain, pages, helper }
+        (of(), boot(), any::<bool>()).prop_map(|((request, domain, pages), helper, holes)| {
+            GroupMessage::Pointed { request, domain, pages, helper, holes }
         }),
         (of(), boot(), stamp(), any::<bool>()).prop_map(
             |((request, domain, pages), asker, position, holes)| GroupMessage::Help {

@@ -65,7 +65,10 @@ pub(super) fn redirector_says(c: &mut Choices<'_>, fetch: Option<Fetch>, through
             GroupMessage::Update { domain, id, stamp, writes: c.writes() }
         }
         0 => return members(c),
-        1 | 2 => GroupMessage::Pointed { request, domain, pages, helper: life(c) },
+        1 | 2 => {
+            let (helper, holes) = (life(c), c.rarely(3));
+            GroupMessage::Pointed { request, domain, pages, helper, holes }
+        }
         _ => {
             let (asker, position) = (life(c), c.stamp(through));
             let (domain, mut pages) = (c.domain(), c.page_set());
