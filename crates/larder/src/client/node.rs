@@ -188,7 +188,7 @@ impl Node {
         let settings = tuned(settings);
         let commits_max = settings.commits_max;
         let (machine, cache) = Cache::new(settings);
-        let queues = Queues::<Cache>::new(&config.link);
+        let queues = Queues::<Cache>::new();
         let inputs = queues.inputs.clone();
         let Limits { commit_bytes, events, .. } = Limits::here();
         // The cache lets less than twice as much be under way, and one commit: its own parent is never cut

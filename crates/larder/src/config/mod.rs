@@ -80,9 +80,6 @@ impl Default for Config {
     }
 }
 
-/// Longest `link.spin`.
-pub const SPIN_MAX: Duration = Duration::from_millis(1);
-
 /// What holds for every link of a process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -101,9 +98,6 @@ pub struct LinkConfig {
     pub queue: Size,
     /// Links from children at once; more are refused.
     pub links_max: u32,
-    /// For so long after a message or a request the process looks for the next one without sleeping, at most
-    /// [`SPIN_MAX`]; zero: it sleeps at once.
-    pub spin: Period,
     /// Refuse to start without `ca-crl.pem`, the list of revoked certificates. Off: it is used if
     /// it is there, and may not vanish while the process runs.
     pub crl_required: bool,
@@ -119,7 +113,6 @@ impl Default for LinkConfig {
             silence_max: Period(Duration::from_secs(10)),
             queue: Size(64 << 20),
             links_max: 10_000,
-            spin: Period::default(),
             crl_required: false,
         }
     }
@@ -545,11 +538,6 @@ impl Config {
                 self.node.beat < self.link.silence_max,
                 "node.beat",
                 "not below link.silence_max: a live link would be called silent",
-            ),
-            (
-                self.link.spin.0 <= SPIN_MAX,
-                "link.spin",
-                "above 1ms: what comes later is worth waking for",
             ),
         ];
         let periods = [

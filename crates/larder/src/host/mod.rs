@@ -2,7 +2,6 @@
 //! what it asks for.
 
 use crate::clock::now;
-use crate::config::LinkConfig;
 use crate::limits::Limits;
 use crate::metrics::Side;
 use crate::planted::{RuntimeFault, planted};
@@ -199,7 +198,6 @@ pub(crate) struct Host<M: Linked, O: Outlet<M>> {
     outputs: Vec<M::Output>,
     /// Links whose writers sleep and have something to do.
     to_wake: Vec<LinkId>,
-    spin: Duration,
 }
 
 /// The queues to a machine that is about to be made.
@@ -208,25 +206,14 @@ pub(crate) struct Queues<M: Machine> {
     pub(crate) links: mpsc::Sender<LinkEvent>,
     events: mpsc::Receiver<Event<M>>,
     link_events: mpsc::Receiver<LinkEvent>,
-    spin: Duration,
 }
 
 impl<M: Machine> Queues<M> {
-    pub(crate) fn new(link: &LinkConfig) -> Self {
+    pub(crate) fn new() -> Self {
         let (sender, events) = mpsc::channel(Limits::here().inputs);
         let (links, link_events) = mpsc::channel(Limits::here().inputs);
-        Self { inputs: Inputs { sender }, links, events, link_events, spin: link.spin.0 }
+        Self { inputs: Inputs { sender }, links, events, link_events }
     }
-}
-
-/// What a host found in its queues.
-enum Found {
-    /// Something, or a timeout came up.
-    Something,
-    /// Nothing, and it is not to sleep yet.
-    Nothing,
-    /// Nobody is there any more who could put something in.
-    Gone,
 }
 
 impl<M, O> Host<M, O>
@@ -243,10 +230,10 @@ where
         queues: Queues<M>,
         outputs: Vec<M::Output>,
     ) -> tokio::task::JoinHandle<()> {
-        let Queues { events, link_events, spin, .. } = queues;
+        let Queues { events, link_events, .. } = queues;
         let links = BTreeMap::new();
         let to_wake = Vec::new();
-        let host = Self { machine, outlet, links, events, link_events, outputs, to_wake, spin };
+        let host = Self { machine, outlet, links, events, link_events, outputs, to_wake };
         tokio::spawn(host.run())
     }
 
@@ -258,7 +245,6 @@ where
         // the runtime's wheel, and most inputs move no timeout forward.
         let mut alarm = std::pin::pin!(sleep(Duration::ZERO));
         let mut armed = now();
-        let mut awake_until = armed;
         loop {
             self.carry_out();
             let at = now();
@@ -271,34 +257,22 @@ where
             }
             // Both queues are looked at every time: neither users nor links starve the other, and no
             // chance decides between them, so that the simulator can play it again.
-            let look = poll_fn(|context| {
+            let open = poll_fn(|context| {
                 let of_links = self.link_events.poll_recv_many(context, &mut link_events, batch);
                 let of_users = self.events.poll_recv_many(context, &mut events, batch);
                 if matches!(of_links, Poll::Ready(0)) || matches!(of_users, Poll::Ready(0)) {
-                    return Poll::Ready(Found::Gone);
+                    return Poll::Ready(false);
                 }
                 if of_links.is_pending() && of_users.is_pending() {
-                    if at < awake_until {
-                        return Poll::Ready(Found::Nothing);
-                    }
                     std::task::ready!(alarm.as_mut().poll(context));
                     armed = now();
                 }
-                Poll::Ready(Found::Something)
+                Poll::Ready(true)
             });
-            match look.await {
-                Found::Gone => return,
-                Found::Nothing => {
-                    // Looks at the sockets on the way.
-                    tokio::task::yield_now().await;
-                    continue;
-                }
-                Found::Something => {}
+            if !open.await {
+                return;
             }
             let now = now();
-            if !self.spin.is_zero() && !(link_events.is_empty() && events.is_empty()) {
-                awake_until = now.after(self.spin);
-            }
             for event in link_events.drain(..) {
                 self.link_event(now, event);
             }

@@ -84,7 +84,7 @@ impl OriginServer {
         let domains = open_domains(&config).await?;
         let ids: Vec<DomainId> = domains.iter().map(|d| d.recovered.meta.domain).collect();
         let metrics = Arc::new(Metrics::new());
-        let queues = Queues::<Origin>::new(&config.link);
+        let queues = Queues::<Origin>::new();
         let inputs = queues.inputs.clone();
         let setup = LinkSetup::new(
             queues.links.clone(),

@@ -80,7 +80,7 @@ impl Relaying {
         credentials: &Arc<Credentials>,
         metrics: &Arc<Metrics>,
     ) -> Self {
-        let queues = Queues::<Relay>::new(&config.link);
+        let queues = Queues::<Relay>::new();
         let (inputs, links) = (queues.inputs.clone(), queues.links.clone());
         let queue_bytes = usize::try_from(config.link.queue.0).unwrap_or(usize::MAX);
         let write_limit = config.link.write_limit.0;

@@ -55,8 +55,7 @@ async fn main() -> Result<()> {
         // A binary of its own: counting allocations would slow the commits down.
         "memory" | "local-read" => return sibling("bench-counted", &[name], json),
         "commit" => commit::run().await?,
-        // On a worker, where programs of the library run: else each answer wakes one thread more.
-        "group" => tokio::spawn(group::run()).await??,
+        "group" => group::run().await?,
         "versions" => versions::run()?,
         // They wait for processes and file systems, not for tasks.
         "import" => tokio::task::spawn_blocking(files::import).await??,
