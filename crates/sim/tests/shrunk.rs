@@ -37,18 +37,23 @@ fn runs_that_failed_once_do_what_is_written_beside_them() {
     }
 }
 
-/// What was recorded is the whole run: played again it is the same to the last event.
-#[test]
-fn a_recording_is_the_run() {
-    for seed in 0..400 {
-        let Err(failure) = run_seed(seed, Faults::only(Fault::InstallAhead), false) else {
-            continue;
-        };
-        let text = serde_json::to_string(&failure.recording).expect("it can be written");
-        let recording: Recording = serde_json::from_str(&text).expect("and read");
-        let again = run_recorded(&recording, false).expect_err("it failed before");
-        assert_eq!((again.hash, &again.what), (failure.hash, &failure.what), "seed {seed}");
-        assert_eq!(again.recording.decisions, failure.recording.decisions);
+mod long {
+    use super::*;
+
+    /// What was recorded is the whole run: played again it is the same to the last event.
+    #[test]
+    #[cfg_attr(debug_assertions, ignore = "long: with --release")]
+    fn a_recording_is_the_run() {
+        for seed in 0..400 {
+            let Err(failure) = run_seed(seed, Faults::only(Fault::InstallAhead), false) else {
+                continue;
+            };
+            let text = serde_json::to_string(&failure.recording).expect("it can be written");
+            let recording: Recording = serde_json::from_str(&text).expect("and read");
+            let again = run_recorded(&recording, false).expect_err("it failed before");
+            assert_eq!((again.hash, &again.what), (failure.hash, &failure.what), "seed {seed}");
+            assert_eq!(again.recording.decisions, failure.recording.decisions);
+        }
     }
 }
 
