@@ -54,21 +54,29 @@ impl<'a> Lan<'a> {
         let http = format!("127.0.0.1:{}", member.http);
         let told = self.site.larder(&["group", "--json", "--http", &http])?.success()?;
         let told: Value = serde_json::from_str(&told)?;
-        let there = told["election"]["there"].as_array().context("nobody is there")?;
-        let leads = there.iter().find(|one| one["redirector"] == true).context("nobody leads")?;
-        let of = |name: &&str| leads["name"] == **name;
-        NAMES.iter().position(of).with_context(|| format!("{leads} is none of ours"))
+        let leads = leader_of(&told)?;
+        NAMES
+            .iter()
+            .position(|name| *name == leads)
+            .with_context(|| format!("{leads} is none of ours"))
     }
 }
 
+/// The redirector's name, as `larder group` tells of it.
+pub(crate) fn leader_of(told: &Value) -> Result<&str> {
+    let there = told["election"]["there"].as_array().context("nobody is there")?;
+    let leads = there.iter().find(|one| one["redirector"] == true).context("nobody leads")?;
+    leads["name"].as_str().context("it has a name")
+}
+
 /// Somebody who makes one durable file after the other.
-struct Work {
+pub(crate) struct Work {
     stops: Arc<AtomicBool>,
     thread: JoinHandle<Result<(u32, Duration)>>,
 }
 
 impl Work {
-    fn begin(folder: PathBuf) -> Self {
+    pub(crate) fn begin(folder: PathBuf) -> Self {
         let stops = Arc::new(AtomicBool::new(false));
         let stop = stops.clone();
         let thread = std::thread::spawn(move || {
@@ -86,14 +94,14 @@ impl Work {
     }
 
     /// How many files were acknowledged, and what the slowest took.
-    fn end(self) -> Result<(u32, Duration)> {
+    pub(crate) fn end(self) -> Result<(u32, Duration)> {
         self.stops.store(true, Ordering::Relaxed);
         self.thread.join().expect("no panic")
     }
 }
 
 /// All that was acknowledged is there, once.
-fn assert_all(folder: &std::path::Path, count: u32) -> Result<()> {
+pub(crate) fn assert_all(folder: &std::path::Path, count: u32) -> Result<()> {
     let names = fs::read_dir(folder)?.count();
     ensure!(names == count as usize, "{names} files of {count}");
     for number in 0..count {

@@ -1,6 +1,6 @@
 //! Bad input and bad luck on real processes: every test starts the `larder` command as people do,
-//! and opens with its story. Needs root, /dev/fuse, and `unshare`, `flock` and
-//! `mount` of util-linux, and `sqlite3`.
+//! and opens with its story. Needs root, /dev/fuse, and `unshare`, `nsenter`, `flock` and
+//! `mount` of util-linux, `ip`, and `sqlite3`.
 
 mod backups;
 mod certificates;
@@ -16,6 +16,7 @@ mod full_disk;
 mod groups;
 mod guides;
 mod identity;
+mod lan;
 mod lease;
 mod locks;
 mod operators;
