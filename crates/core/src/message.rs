@@ -13,7 +13,7 @@ pub use pages::{
 
 use crate::across::{ORIGINS_SINCE, OriginMessage};
 use crate::commit::{Change, CommitRequest, IdRange, Outcome, PageKind};
-use crate::group::{GROUPS_SINCE, GroupMessage, HOLES_SINCE};
+use crate::group::{GROUPS_SINCE, GroupMessage};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
 use crate::rights::{Access, Denied, Effective, Right, Rights, RightsEdit};
 use crate::time::{Duration, Instant, WallTime};
@@ -802,7 +802,8 @@ impl Message {
         }
     }
 
-    /// The protocol version that brought its kind: on a link of an earlier one it is not sent.
+    /// The protocol version that brought a request: on a link of an earlier one it is not sent up. (What has to be kept
+    /// from older children and members is decided where it is made.)
     #[must_use]
     pub fn since(&self) -> u32 {
         match self {
@@ -816,12 +817,6 @@ impl Message {
             Self::Commit { commit, .. } if commit.across.is_some() => ACROSS_SINCE,
             Self::Commit { commit, .. } if commit.restores() => RESTORES_SINCE,
             Self::Confirm { open, .. } if !open.is_empty() => OPEN_SINCE,
-            Self::Group(
-                GroupMessage::Help { holes: true, .. } | GroupMessage::Pointed { holes: true, .. },
-            ) => HOLES_SINCE,
-            Self::Pages { pages, .. } if pages.iter().any(|one| !one.body.holes().is_empty()) => {
-                HOLES_SINCE
-            }
             Self::Group(_) => GROUPS_SINCE,
             Self::Origin(_) => ORIGINS_SINCE,
             _ => 1,

@@ -130,10 +130,11 @@ fn mix_group<'a>(mixer: &'a mut Mixer, message: &GroupMessage) -> &'a mut Mixer 
             mixer.add(request.0).add(sum(pages)).add(*end as u64)
         }
         GroupMessage::Pointed { request, pages, helper, holes, .. } => {
-            mixer.add(request.0).add(sum(pages)).add(helper.0 as u64 + u64::from(*holes))
+            mixer.add(request.0).add(sum(pages)).add(helper.0 as u64).add(u64::from(*holes))
         }
-        GroupMessage::Help { request, pages, asker, position, .. } => {
-            mixer.add(request.0).add(sum(pages)).add(asker.0 as u64).add(position.0)
+        GroupMessage::Help { request, pages, asker, position, holes, .. } => {
+            let mixer = mixer.add(request.0).add(sum(pages)).add(asker.0 as u64);
+            mixer.add(position.0).add(u64::from(*holes))
         }
         GroupMessage::Update { id, stamp, writes, .. } => {
             mixer.add(id.sequence).add(stamp.0).add(writes.len() as u64)

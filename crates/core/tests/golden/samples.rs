@@ -289,6 +289,10 @@ fn about_neighbours() -> Vec<(&'static str, Message)> {
             GroupMessage::Pointed { request, domain, pages: pages(), helper: BOOT, holes: false },
         ),
         (
+            "pointed-to-holes",
+            GroupMessage::Pointed { request, domain, pages: pages(), helper: BOOT, holes: true },
+        ),
+        (
             "help",
             GroupMessage::Help {
                 request,

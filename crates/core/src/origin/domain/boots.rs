@@ -270,9 +270,10 @@ impl Boots {
         let of = self.certificates.get(certificate_of(&boot.name))?;
         let others = of.open - boot.confirmed.open_len();
         let upto = boot.confirmed.upto();
-        (others >= OPEN_OF_CERTIFICATE_MAX).then(|| match confirmed.through() {
-            through if through >= upto => Confirmed::new(through, []),
-            _ => Confirmed::new(upto.min(confirmed.upto()), confirmed.open()),
+        (others >= OPEN_OF_CERTIFICATE_MAX).then(|| {
+            let further = confirmed.open().find(|sequence| *sequence > upto);
+            let cut = further.map_or(confirmed.upto(), |sequence| sequence - 1);
+            Confirmed::new(cut, confirmed.open())
         })
     }
 
@@ -455,7 +456,8 @@ mod tests {
         }
     }
 
-    /// Of all boots of a certificate together too: beyond the bound what is confirmed before the first is taken alone.
+    /// Of all boots of a certificate together too: beyond the bound what is confirmed before the first further one is taken
+    /// alone.
     #[test]
     fn boots_of_one_certificate_leave_open_so_much_together() {
         let mut boots = Boots::default();
@@ -488,12 +490,18 @@ mod tests {
         }
         let confirmed = |boots: &Boots| boots.boots[&BootId(200)].confirmed.clone();
         boots.told(BootId(200), &Confirmed::new(150, [1, 120]), NOW);
-        assert_eq!(confirmed(&boots), Confirmed::new(100, [1]), "and no more is left open");
-        boots.told(BootId(200), &Confirmed::new(150, [120]), NOW);
-        assert_eq!(confirmed(&boots), Confirmed::new(119, []));
+        assert_eq!(confirmed(&boots), Confirmed::new(119, [1]), "and no more is left open");
+        boots.told(BootId(200), &Confirmed::new(140, [1]), NOW);
+        assert_eq!(
+            confirmed(&boots),
+            Confirmed::new(140, [1]),
+            "one that stays open keeps no others"
+        );
+        boots.told(BootId(200), &Confirmed::new(150, [145]), NOW);
+        assert_eq!(confirmed(&boots), Confirmed::new(144, []));
         boots.forget(BootId(1));
-        boots.told(BootId(200), &Confirmed::new(150, [120]), NOW);
-        assert_eq!(confirmed(&boots), Confirmed::new(150, [120]), "there is room again");
+        boots.told(BootId(200), &Confirmed::new(150, [145]), NOW);
+        assert_eq!(confirmed(&boots), Confirmed::new(150, [145]), "there is room again");
         boots.check(Stamp(0), 0);
     }
 
