@@ -45,6 +45,8 @@ struct Volume {
     there: bool,
     /// Whether its deletion is in the log as it is now.
     deleted: bool,
+    /// When a restore lost its deletion last.
+    deletion_lost: Option<Time>,
     settings: Vec<Value>,
 }
 
@@ -69,6 +71,13 @@ impl Value {
     }
 }
 
+impl Volume {
+    /// Whether it was deleted at some time since `since`.
+    fn deleted_since(&self, since: Time) -> bool {
+        self.deleted || self.deletion_lost.is_some_and(|lost| lost >= since)
+    }
+}
+
 impl Answers {
     /// The origin serves a domain from what was recovered.
     pub fn recovered(&mut self, domain: DomainId, found: &RecoveredDomain, now: Time) {
@@ -76,6 +85,7 @@ impl Answers {
         self.expired.recovered(domain, found);
         self.under_way.recovered(domain);
         for volume in self.volumes.values_mut().filter(|volume| volume.domain == domain) {
+            volume.deletion_lost = if volume.deleted { Some(now) } else { volume.deletion_lost };
             (volume.there, volume.deleted) = (false, false);
             volume.settings.iter_mut().for_each(|value| {
                 value.until.get_or_insert(now);
@@ -149,8 +159,13 @@ impl Answers {
     }
 
     fn volume(&mut self, domain: DomainId, id: VolumeId) -> &mut Volume {
-        let unknown = Volume { domain, there: false, deleted: false, settings: Vec::new() };
-        self.volumes.entry(id).or_insert(unknown)
+        self.volumes.entry(id).or_insert(Volume {
+            domain,
+            there: false,
+            deleted: false,
+            deletion_lost: None,
+            settings: Vec::new(),
+        })
     }
 
     fn says(&mut self, id: VolumeId, settings: VolumeSettings) {
@@ -264,7 +279,7 @@ impl Answers {
         match abort {
             Abort::Denied(denied) => self.check_denied(since, denied),
             Abort::Deleted(volume) => assert!(
-                self.volumes.get(volume).is_some_and(|volume| volume.deleted),
+                self.volumes.get(volume).is_some_and(|volume| volume.deleted_since(since)),
                 "refusal: {volume} is said to be deleted, and the log knows of no deletion"
             ),
             Abort::Quota { volume, limit, used, more, .. } => assert!(
@@ -309,8 +324,9 @@ fn right_of(rights: &Rights, who: &str) -> Right {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_core::id::Stamp;
+    use larder_core::id::{HistoryId, Stamp};
     use larder_core::message::VolumeSpec;
+    use larder_core::record::DomainMeta;
     use larder_core::rights::RIGHTS_MAX;
 
     const ONE: DomainId = DomainId(1);
@@ -334,6 +350,12 @@ mod tests {
             answers.durable(ONE, [&gone].into_iter());
         }
         answers
+    }
+
+    /// To before all that.
+    fn restored() -> RecoveredDomain {
+        let meta = DomainMeta { domain: ONE, ..DomainMeta::default() };
+        RecoveredDomain { meta, apart: Vec::new(), records: Vec::new(), history: HistoryId(9) }
     }
 
     fn refused(answers: &Answers, since: u64, has: Right, needs: Right) {
@@ -385,6 +407,23 @@ mod tests {
     #[should_panic(expected = "refusal")]
     fn a_volume_that_is_there_was_not_deleted() {
         history(false).check_failed(Time(0), &RequestError::Deleted("v".into()));
+    }
+
+    /// Seed 22360952444785: a domain had a vote on its way that refused a part, since a volume was deleted. It was restored to
+    /// before that deletion, and the domain that decides told the node of the refusal: true when it was asked.
+    #[test]
+    fn a_deletion_that_a_restore_lost_is_a_reason_for_who_asked_before() {
+        let mut answers = history(true);
+        answers.recovered(ONE, &restored(), Time(40));
+        answers.check_aborted(Time(40), &Abort::Deleted(ID));
+    }
+
+    #[test]
+    #[should_panic(expected = "refusal")]
+    fn a_deletion_that_a_restore_lost_is_none_for_who_asked_after() {
+        let mut answers = history(true);
+        answers.recovered(ONE, &restored(), Time(40));
+        answers.check_aborted(Time(41), &Abort::Deleted(ID));
     }
 
     #[test]

@@ -214,12 +214,11 @@ impl Boots {
         match (committed.get(&id.sequence), aborted.get(&id.sequence)) {
             (Some(stamp), _) => Known::Committed(*stamp),
             (None, Some(abort)) => Known::Aborted(abort.clone()),
-            // The next one that can be confirmed is never refused: all others wait for that. Nor those that others do not
-            // wait for: they are few.
+            // The next one that can be confirmed is never refused, the one above all that are confirmed: all others wait
+            // for that, also where older ones are open. Nor those that others do not wait for: they are few.
             (None, None)
                 if committed.len() + aborted.len() >= OUTCOMES_MAX
-                    && id.sequence > boot.confirmed.upto()
-                    && id.sequence != boot.confirmed.first_open() =>
+                    && id.sequence > boot.confirmed.upto().saturating_add(1) =>
             {
                 Known::Full
             }
@@ -503,6 +502,35 @@ mod tests {
         boots.told(BootId(200), &Confirmed::new(150, [145]), NOW);
         assert_eq!(confirmed(&boots), Confirmed::new(150, [145]), "there is room again");
         boots.check(Stamp(0), 0);
+    }
+
+    /// Bug 233. Over the bound a word was taken up to before what it would have left open as a further one (bug 231). That
+    /// one had no outcome yet, and an older one was open: when its outcomes filled its boot's room it was refused for want of
+    /// room, as neither the oldest open one nor confirmed, and what had to make room waited for it for good.
+    #[test]
+    fn what_a_cut_word_stopped_at_is_never_refused() {
+        let mut boots = Boots::default();
+        boots.register(BootId(200), "node/200", NOW);
+        boots.told(BootId(200), &Confirmed::new(5_000, [1]), NOW);
+        let full = OPEN_OF_CERTIFICATE_MAX.div_ceil(OPEN_MAX) as u128;
+        let last = OPEN_MAX as u64 + 2;
+        for boot in (1..=full).map(BootId) {
+            boots.register(boot, &format!("node/{}", boot.0), NOW);
+            boots.told(boot, &Confirmed::new(last, 2..last), NOW);
+        }
+        let last = 5_120 + OUTCOMES_MAX as u64;
+        for sequence in 5_121..=last {
+            boots.committed(CommitId { boot: BootId(200), sequence }, Stamp(sequence));
+        }
+        boots.told(BootId(200), &Confirmed::new(last, [1, 5_120]), NOW);
+        assert_eq!(boots.boots[&BootId(200)].confirmed, Confirmed::new(5_119, [1]));
+        let mut look_up = |sequence| {
+            let id = CommitId { boot: BootId(200), sequence };
+            boots.look_up(id, 0, NOW)
+        };
+        assert!(matches!(look_up(5_120), Known::New), "all others wait for it");
+        assert!(matches!(look_up(1), Known::New), "it is open");
+        assert!(matches!(look_up(last + 1), Known::Full));
     }
 
     /// It has ended when all is confirmed, in whatever order that is said.
