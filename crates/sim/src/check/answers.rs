@@ -25,7 +25,7 @@ pub struct Answers {
     names: BTreeMap<String, BTreeSet<VolumeId>>,
     asked: BTreeMap<(u32, RequestId), Asked>,
     /// When a commit first arrived.
-    commits: BTreeMap<(DomainId, CommitId), Time>,
+    commits: BTreeMap<(DomainId, CommitId), Arrived>,
     /// Commits that the log says to be refused.
     refused: BTreeSet<(DomainId, CommitId)>,
     /// Appends of a domain that are durable, and of which the origin was not told.
@@ -45,7 +45,7 @@ struct Volume {
     there: bool,
     /// Whether its deletion is in the log as it is now.
     deleted: bool,
-    /// When a restore lost its deletion last.
+    /// When its domain started without the deletion that it had had.
     deletion_lost: Option<Time>,
     settings: Vec<Value>,
 }
@@ -65,6 +65,14 @@ struct Asked {
     change: Option<(VolumeId, VolumeChange)>,
 }
 
+/// A commit that arrived.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    at: Time,
+    /// Of a transaction over several domains: the domain that decides.
+    decided_by: Option<DomainId>,
+}
+
 impl Value {
     fn bound_after(&self, time: Time) -> bool {
         self.until.is_none_or(|until| until >= time)
@@ -72,9 +80,12 @@ impl Value {
 }
 
 impl Volume {
-    /// Whether it was deleted at some time since `since`.
-    fn deleted_since(&self, since: Time) -> bool {
-        self.deleted || self.deletion_lost.is_some_and(|lost| lost >= since)
+    /// Whether its deletion is a reason of `domain` to refuse this commit: it is in the log; or it was, since the commit
+    /// arrived, and another domain than the volume's carries the reason, which decides or tells what was decided.
+    fn deleted_for(&self, domain: DomainId, arrived: Arrived) -> bool {
+        let carried =
+            arrived.decided_by.is_some_and(|by| by != self.domain || domain != self.domain);
+        self.deleted || carried && self.deletion_lost.is_some_and(|lost| lost >= arrived.at)
     }
 }
 
@@ -85,7 +96,9 @@ impl Answers {
         self.expired.recovered(domain, found);
         self.under_way.recovered(domain);
         for volume in self.volumes.values_mut().filter(|volume| volume.domain == domain) {
-            volume.deletion_lost = if volume.deleted { Some(now) } else { volume.deletion_lost };
+            if volume.deleted {
+                volume.deletion_lost = Some(now);
+            }
             (volume.there, volume.deleted) = (false, false);
             volume.settings.iter_mut().for_each(|value| {
                 value.until.get_or_insert(now);
@@ -185,11 +198,13 @@ impl Answers {
         match message {
             Message::For { message, .. } => self.asked(conn, message, now),
             Message::Commit { domain, commit } => {
-                self.commits.entry((*domain, commit.id)).or_insert(now);
+                let decided_by = commit.across.as_ref().map(|across| across.coordinator().domain);
+                let arrived = Arrived { at: now, decided_by };
+                self.commits.entry((*domain, commit.id)).or_insert(arrived);
                 // A transaction may be refused for one part before another one comes.
                 let parts = commit.across.iter().flat_map(|across| across.parts());
                 for part in parts {
-                    self.commits.entry((part.domain, part.id)).or_insert(now);
+                    self.commits.entry((part.domain, part.id)).or_insert(arrived);
                 }
             }
             Message::ChangeVolume { request, volume, change } => {
@@ -230,8 +245,9 @@ impl Answers {
                 self.check_failed(asked.map_or(Time(0), |asked| asked.at), error);
             }
             Message::Committed { domain, id, outcome: Outcome::Aborted(abort), .. } => {
-                let since = self.commits.get(&(*domain, *id)).copied();
-                self.check_aborted(since.unwrap_or(Time(0)), abort);
+                let unseen = Arrived { at: Time(0), decided_by: None };
+                let arrived = self.commits.get(&(*domain, *id)).copied().unwrap_or(unseen);
+                self.check_aborted(*domain, arrived, abort);
             }
             _ => {}
         }
@@ -275,11 +291,13 @@ impl Answers {
         }
     }
 
-    fn check_aborted(&self, since: Time, abort: &Abort) {
+    /// A domain refuses a commit.
+    fn check_aborted(&self, domain: DomainId, arrived: Arrived, abort: &Abort) {
+        let since = arrived.at;
         match abort {
             Abort::Denied(denied) => self.check_denied(since, denied),
             Abort::Deleted(volume) => assert!(
-                self.volumes.get(volume).is_some_and(|volume| volume.deleted_since(since)),
+                self.volumes.get(volume).is_some_and(|volume| volume.deleted_for(domain, arrived)),
                 "refusal: {volume} is said to be deleted, and the log knows of no deletion"
             ),
             Abort::Quota { volume, limit, used, more, .. } => assert!(
@@ -330,6 +348,7 @@ mod tests {
     use larder_core::rights::RIGHTS_MAX;
 
     const ONE: DomainId = DomainId(1);
+    const TWO: DomainId = DomainId(2);
     const ID: VolumeId = VolumeId(7);
 
     fn said(quota: Option<u64>, right: Right) -> VolumeSettings {
@@ -361,13 +380,15 @@ mod tests {
     fn refused(answers: &Answers, since: u64, has: Right, needs: Right) {
         let (volume, who) = ("v".to_owned(), "bob".to_owned());
         let denied = Denied { volume, who, has, needs };
-        answers.check_aborted(Time(since), &Abort::Denied(Box::new(denied)));
+        let arrived = Arrived { at: Time(since), decided_by: None };
+        answers.check_aborted(ONE, arrived, &Abort::Denied(Box::new(denied)));
     }
 
     fn over_quota(since: u64, used: u64) {
         let (volume, name) = (ID, "v".to_owned());
         let abort = Abort::Quota { volume, name, limit: 100, used, more: 10 };
-        history(false).check_aborted(Time(since), &abort);
+        let arrived = Arrived { at: Time(since), decided_by: None };
+        history(false).check_aborted(ONE, arrived, &abort);
     }
 
     #[test]
@@ -376,7 +397,11 @@ mod tests {
         refused(&history(false), 30, Right::Read, Right::Write);
         over_quota(20, 95);
         history(true).check_failed(Time(0), &RequestError::Deleted("v".into()));
-        history(true).check_aborted(Time(0), &Abort::Deleted(ID));
+        history(true).check_aborted(
+            ONE,
+            Arrived { at: Time(0), decided_by: None },
+            &Abort::Deleted(ID),
+        );
     }
 
     #[test]
@@ -409,21 +434,38 @@ mod tests {
         history(false).check_failed(Time(0), &RequestError::Deleted("v".into()));
     }
 
+    /// After a restore to before the deletion `domain` says that the volume is deleted, to who asked then.
+    fn refused_for_what_was_lost(domain: DomainId, at: u64, decided_by: Option<DomainId>) {
+        let mut answers = history(true);
+        answers.recovered(ONE, &restored(), Time(40));
+        answers.check_aborted(domain, Arrived { at: Time(at), decided_by }, &Abort::Deleted(ID));
+    }
+
     /// Seed 22360952444785: a domain had a vote on its way that refused a part, since a volume was deleted. It was restored to
     /// before that deletion, and the domain that decides told the node of the refusal: true when it was asked.
     #[test]
-    fn a_deletion_that_a_restore_lost_is_a_reason_for_who_asked_before() {
-        let mut answers = history(true);
-        answers.recovered(ONE, &restored(), Time(40));
-        answers.check_aborted(Time(40), &Abort::Deleted(ID));
+    fn a_deletion_that_a_restore_lost_is_a_reason_that_others_carry() {
+        refused_for_what_was_lost(TWO, 40, Some(TWO));
+        refused_for_what_was_lost(ONE, 40, Some(TWO));
+        refused_for_what_was_lost(TWO, 40, Some(ONE));
+    }
+
+    #[test]
+    #[should_panic(expected = "refusal")]
+    fn a_deletion_that_a_restore_lost_is_no_reason_of_its_own_domain() {
+        refused_for_what_was_lost(ONE, 40, Some(ONE));
+    }
+
+    #[test]
+    #[should_panic(expected = "refusal")]
+    fn a_deletion_that_a_restore_lost_is_no_reason_for_one_domain_alone() {
+        refused_for_what_was_lost(ONE, 40, None);
     }
 
     #[test]
     #[should_panic(expected = "refusal")]
     fn a_deletion_that_a_restore_lost_is_none_for_who_asked_after() {
-        let mut answers = history(true);
-        answers.recovered(ONE, &restored(), Time(40));
-        answers.check_aborted(Time(41), &Abort::Deleted(ID));
+        refused_for_what_was_lost(TWO, 41, Some(TWO));
     }
 
     #[test]
