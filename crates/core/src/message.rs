@@ -570,10 +570,11 @@ pub enum Message {
         /// The child's clock.
         sent: Instant,
     },
-    /// Follows the `Beat` of the same instant: the child wants the origin's own state, not the
+    /// Precedes the `Beat` of the same instant: the child wants the origin's own state, not the
     /// parent's. A relay asks above for it, by a beat that it sends after this came, and echoes the
-    /// child's beat once more, with no age and not by its clock, when it is answered. An origin's
-    /// first echo says all. A relay that is older than this message ignores it: the child then waits
+    /// child's beat, with no age and not by its clock, when it is answered. From children of a version before 7 it
+    /// comes after the beat, which is echoed at once too, with the relay's age. An origin's
+    /// echo says all. A relay that is older than this message ignores it: the child then waits
     /// until a later beat confirms a state that is new enough.
     Refresh {
         /// Which domain.

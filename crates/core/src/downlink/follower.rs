@@ -354,9 +354,12 @@ impl Follower {
         self.scanned = self.cursor;
     }
 
-    /// A beat came when the parent's state was `at`: what answers it.
+    /// A beat came when the parent's state was `at`: what answers it. That of a refresh which waits is echoed with the
+    /// answer alone: an echo of a relay's own age before it would cost both sides a message, and tell less.
     pub(crate) fn beat(&mut self, echo: Echo, at: Stamp) {
-        self.beats.add(Owed { echo, at });
+        if self.refreshes.back().is_none_or(|refresh| refresh.sent != echo.sent) {
+            self.beats.add(Owed { echo, at });
+        }
     }
 
     /// A refresh came, to be answered from above.

@@ -28,8 +28,9 @@ impl Relay {
             return;
         }
         if let Some(sent) = entry.refresh(now, self.config.refreshes_max) {
-            self.send_of(domain, Message::Beat { domain, sent }, out);
+            // First, so that a relay above leaves the beat's own echo out.
             self.send_of(domain, Message::Refresh { domain, sent }, out);
+            self.send_of(domain, Message::Beat { domain, sent }, out);
         }
     }
 

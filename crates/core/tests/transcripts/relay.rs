@@ -519,10 +519,11 @@ fn bug135_a_clock_that_stands_still() {
 #[test]
 fn a_refresh_is_passed_up() {
     let mut run = Run::new(
-        "A child that wants the origin's own state sends a beat and a refresh. The beat is echoed at \
-         once with the relay's age, which is of no use to the child: a relay that answered only by \
-         its own beats, 2 s apart, made every operation of a strict mount wait for seconds, or fail. \
-         The refresh goes up at once. b's comes a millisecond later, when a's is under way already: \
+        "A child that wants the origin's own state sends a refresh and a beat. A relay that answered by \
+         its own beats alone, 2 s apart, made every operation of a strict mount wait for seconds, or fail. \
+         The refresh goes up at once, and the beat is echoed with its answer alone. b is of a version before 7, \
+         and its beat comes first: it is echoed at once too, with the relay's age, which is of no use to b. \
+         Its refresh comes a millisecond later, when a's is under way already: \
          it must not join it, for the origin may have handled a's before a commit that somebody was \
          told of before b asked. Each is answered, with no age, by the echo of a beat that was sent \
          up after it came. A beat of the relay's own that is echoed with an age answers none that \
@@ -533,7 +534,7 @@ fn a_refresh_is_passed_up() {
     run.quietly(vec![echo(5, run.0.now, Duration::ZERO)]);
     run.0.wait(Duration::from_millis(500));
     let first = ms(&run);
-    run.step(vec![beat(1, first), refresh(1, first)]);
+    run.step(vec![refresh(1, first), beat(1, first)]);
     run.0.wait(Duration::from_millis(1));
     let second = ms(&run);
     run.step(vec![beat(2, second), refresh(2, second)]);

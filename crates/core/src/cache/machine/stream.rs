@@ -484,15 +484,20 @@ impl Cache {
         self.send(domain, Message::Beat { domain, sent }, out);
     }
 
-    /// Asks for the origin's own state, for users that wait for it: by a beat, and by what makes a
+    /// Asks for the origin's own state, for users that wait for it: by a beat, and before it by what makes a
     /// relay pass it up.
     pub(super) fn send_refresh(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
         let every = self.beat_interval(domain);
         let entry = self.domains.get_mut(&domain).expect("attached");
+        let waits = !entry.refreshes_sent.is_empty();
         if let Some(sent) = entry.refresh(now, self.config.refreshes_max) {
-            entry.beat_at = now.after(every);
-            self.send(domain, Message::Beat { domain, sent }, out);
+            // A relay echoes it when it is answered from above. Where that takes long the next beat is due as it was:
+            // its echo tells that the parent is there, and how old its state is.
+            if !waits {
+                entry.beat_at = now.after(every);
+            }
             self.send(domain, Message::Refresh { domain, sent }, out);
+            self.send(domain, Message::Beat { domain, sent }, out);
         }
     }
 
