@@ -1,6 +1,6 @@
 //! Groups between processes on loopback: what crossing a redirector adds to a request, beside the same request
 //! on a direct link, and through a process that only passes bytes on; and what a page of 8 KiB takes from a
-//! neighbour, also while that neighbour is busy.
+//! neighbour, also while that neighbour is busy. All but the last once more while the cores are kept from sleeping.
 //!
 //! Origin, redirector and helper are processes of their own; this process has the nodes that ask, by turns, so
 //! that whatever else the machine does falls on all of them alike.
@@ -15,6 +15,8 @@ use larder_harness::process::{Process, wait_until};
 use larder_harness::site::Site;
 use larder_harness::{larder_binary, median, percentile};
 use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -45,24 +47,62 @@ pub(crate) async fn run() -> Result<Value> {
     let pages = found(&founder).await?;
     founder.shutdown().await;
 
-    let direct = node(&site, "one", origin.port, None).await?;
-    let member = node(&site, "asker", redirector.port, Some("first")).await?;
     let (_relay, bare) = bare_relay(&site, origin.port)?;
-    let bare = node(&site, "bare", bare, None).await?;
-    let [direct_us, redirected_us, relayed_us] = requests([&direct, &member, &bare]).await?;
-    let (request, through) = (middle(&direct_us), middle(&redirected_us));
-    let bare_adds = middle(&relayed_us) - request;
-    bare.shutdown().await;
-
-    let _helper = helper(&site, redirector.port, pages.len())?;
-    let [above_us, peer_us] = fetches([&direct, &member], &pages).await?;
-    member.shutdown().await;
+    let parents = [origin.port, redirector.port, bare];
+    let (asleep, helper) = measured(&site, parents, "first", &pages, None).await?;
+    let awake = match awake() {
+        Some(kept) => {
+            let (told, _helper) = measured(&site, parents, "awake", &pages, Some(helper)).await?;
+            drop(kept);
+            told
+        }
+        None => Value::Null,
+    };
     std::fs::write(site.path(BUSY_FILE), "")?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let direct = node(&site, "two", origin.port, None).await?;
     let member = node(&site, "asker", redirector.port, Some("second")).await?;
     let [above_busy_us, peer_busy_us] = fetches([&direct, &member], &pages).await?;
-    Ok(json!({
+    let mut told = asleep;
+    told["fetch_from_origin_busy"] = figures(&above_busy_us);
+    told["peer_fetch_busy"] = figures(&peer_busy_us);
+    told["busy_ratio"] = json!(middle(&peer_busy_us) / middle(&above_busy_us));
+    // Null: this user may not keep cores from sleeping.
+    told["awake"] = awake;
+    Ok(told)
+}
+
+/// Keeps the machine's cores from sleeping for as long as it lives; none: this user may not. To wake one takes longer than
+/// all that is measured here on many a virtual machine, and comes once with each message.
+fn awake() -> Option<File> {
+    let mut latency = File::options().write(true).open("/dev/cpu_dma_latency").ok()?;
+    latency.write_all(&0_i32.to_ne_bytes()).ok()?;
+    Some(latency)
+}
+
+/// What requests take, and pages of a neighbour: with the origin, the redirector and a bare relay as parents.
+async fn measured(
+    site: &Site,
+    [origin, redirector, bare]: [u16; 3],
+    instance: &str,
+    pages: &[PageId],
+    helping: Option<Process>,
+) -> Result<(Value, Process)> {
+    let direct = node(site, "one", origin, None).await?;
+    let member = node(site, "asker", redirector, Some(instance)).await?;
+    let bare = node(site, "bare", bare, None).await?;
+    let [direct_us, redirected_us, relayed_us] = requests([&direct, &member, &bare]).await?;
+    let (request, through) = (middle(&direct_us), middle(&redirected_us));
+    let bare_adds = middle(&relayed_us) - request;
+    bare.shutdown().await;
+    let helping = match helping {
+        Some(helping) => helping,
+        None => helper(site, redirector, pages.len())?,
+    };
+    let [above_us, peer_us] = fetches([&direct, &member], pages).await?;
+    member.shutdown().await;
+    direct.shutdown().await;
+    let told = json!({
         "request_us": request,
         "request_through_redirector_us": through,
         "redirector_adds_us": through - request,
@@ -72,10 +112,9 @@ pub(crate) async fn run() -> Result<Value> {
         "fetch_from_origin": figures(&above_us),
         "peer_fetch": figures(&peer_us),
         "peer_fetch_ratio": middle(&peer_us) / middle(&above_us),
-        "fetch_from_origin_busy": figures(&above_busy_us),
-        "peer_fetch_busy": figures(&peer_busy_us),
-        "busy_ratio": middle(&peer_busy_us) / middle(&above_busy_us),
-    }))
+        "peer_fetch_beside_bare": middle(&peer_us) / bare_adds,
+    });
+    Ok((told, helping))
 }
 
 fn middle(times: &[f64]) -> f64 {
@@ -198,8 +237,11 @@ pub(crate) fn relay(origin: &str) -> Result<()> {
         let ways = [(below.try_clone()?, above.try_clone()?), (above, below)];
         for (mut from, mut to) in ways {
             std::thread::spawn(move || {
-                // It ends with either side.
-                let _ = std::io::copy(&mut from, &mut to);
+                // It ends with either side. Not by `io::copy`, which splices, and costs more for little.
+                let mut bytes = vec![0; 64 << 10];
+                while let Ok(count @ 1..) = from.read(&mut bytes)
+                    && to.write_all(&bytes[..count]).is_ok()
+                {}
                 let _ = to.shutdown(Shutdown::Both);
             });
         }
