@@ -37,11 +37,13 @@ pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
 fn take_there(group: &mut Value) -> Option<Table> {
     let there = group.get_mut("election")?.as_object_mut()?.remove("there")?;
     let mut table = table();
-    table.set_header(["PROCESS", "ADDRESS", "MAY BE", "REDIRECTOR"]);
+    table.set_header(["PROCESS", "ADDRESS", "MAY BE", "REDIRECTOR", "LINE"]);
     for one in items(&there) {
         let text = |key: &str| one[key].as_str().unwrap_or("-").to_owned();
         let marks = if one["redirector"] == true { "yes" } else { "" };
-        table.add_row([text("name"), text("address"), text("candidacy"), marks.to_owned()]);
+        let line = if one["cut"] == true { "cut" } else { "" };
+        let (marks, line) = (marks.to_owned(), line.to_owned());
+        table.add_row([text("name"), text("address"), text("candidacy"), marks, line]);
     }
     Some(table)
 }

@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 207] = [
+pub const PROBES: [(&str, Reached); 211] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -63,6 +63,8 @@ pub const PROBES: [(&str, Reached); 207] = [
     ("companion-asked-for", Often),
     ("conflict-with-what-was-taken-back", Often),
     ("copy-still-valid", Often),
+    ("cut-redirector-gives-way", Often),
+    ("cut-redirector-is-replaced", Often),
     ("damaged-log-refused", Often),
     // Groups of a run have seeds of their own.
     ("datagram-of-another-group", Rare),
@@ -111,6 +113,7 @@ pub const PROBES: [(&str, Reached); 207] = [
     ("install-refused", Often),
     ("kept-changes-overflow", Often),
     ("lease-lapses", Often),
+    ("line-found-again", Often),
     ("line-lost", Often),
     ("list-announced", Often),
     ("list-narrows", Often),
@@ -167,6 +170,7 @@ pub const PROBES: [(&str, Reached); 207] = [
     ("reader-overrun", Often),
     ("recovered-ops-applied", Often),
     ("redirector-gives-way", Often),
+    ("redirector-is-cut", Often),
     ("redirector-is-gone", Often),
     ("refusal-told-again", Often),
     ("refused-after-it-was-sent", Rare),

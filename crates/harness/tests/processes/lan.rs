@@ -1,14 +1,14 @@
 //! A LAN of machines, each a network of its own at one switch, as the members of a group are in earnest: they find
 //! each other by multicast, and one may go without a word, so that nothing closes its connections.
 
-use crate::common::{VOLUME, binary, site};
+use crate::common::{VOLUME, binary, site, write_synced};
 use crate::elections::{Work, assert_all, leader_of};
 use anyhow::{Context, Result, bail, ensure};
 use larder_harness::process::{Process, is_mounted, wait_until};
 use larder_harness::site::{Server, Site};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -141,63 +141,137 @@ impl Member {
     }
 }
 
+/// A group at a LAN, with its origin.
+struct Lan {
+    members: Vec<Member>,
+    switch: Switch,
+    machine: Network,
+    origin: Server,
+    site: Site,
+}
+
+impl Lan {
+    fn new(name: &str) -> Result<Self> {
+        let site = site(name)?;
+        let switch = Switch::new(&site)?;
+        let machine = switch.machine(&site, "origin", "10.77.0.1")?;
+        let data = site.path("data").display().to_string();
+        let words = ["origin", "--name", "origin", "--create", "--data", &data, "--listen", ORIGIN];
+        let origin = machine.serve(&site, "origin", &words)?;
+        let mut lan = Self { members: Vec::new(), switch, machine, origin, site };
+        wait_until("the origin", LIMIT, || {
+            lan.origin.process.alive()?;
+            lan.volume(&["list"])
+        })?;
+        lan.volume(&["create", VOLUME])?;
+        for number in 0..NAMES.len() {
+            lan.members.push(Member::mount(&lan.site, &lan.switch, number)?);
+        }
+        Ok(lan)
+    }
+
+    fn volume(&self, words: &[&str]) -> Result<String> {
+        let tls = self.site.tls();
+        let identity = ["--tls", &tls, "--name", "admin", "--parent", ORIGIN];
+        self.machine.run(binary(), &[&["volume"], words, &identity].concat())
+    }
+
+    /// The number of the redirector that these follow, who are so many.
+    fn agreed(&self, members: &[usize], there: usize) -> Result<usize> {
+        wait_until("one redirector", LIMIT, || {
+            let each = members.iter().map(|member| self.members[*member].redirector(there));
+            let each: Vec<String> = each.collect::<Result<_>>()?;
+            ensure!(each.iter().all(|one| *one == each[0]), "they follow {each:?}");
+            NAMES.iter().position(|name| *name == each[0]).context("one of ours")
+        })
+    }
+
+    fn at(&self, member: usize, name: &str) -> PathBuf {
+        self.members[member].mount.at(name)
+    }
+
+    fn end(mut self) -> Result<()> {
+        for member in self.members.drain(..) {
+            member.mount.stop()?;
+        }
+        self.volume(&["check", VOLUME])?;
+        self.origin.stop()?;
+        Ok(())
+    }
+}
+
 /// Nobody names an address: members find each other by multicast. Then the redirector's machine is unplugged while
 /// another member makes one durable file after the other. Its connections stand, and nobody says goodbye; the two that
 /// are left have a redirector again, and lose nothing. Plugged in again it follows.
 #[test]
 fn a_machine_that_goes_without_a_word_is_replaced() -> Result<()> {
-    let site = site("lan")?;
-    let switch = Switch::new(&site)?;
-    let machine = switch.machine(&site, "origin", "10.77.0.1")?;
-    let data = site.path("data").display().to_string();
-    let words = ["origin", "--name", "origin", "--create", "--data", &data, "--listen", ORIGIN];
-    let mut origin = machine.serve(&site, "origin", &words)?;
-    let tls = site.tls();
-    let volume = |words: &[&str]| {
-        let identity = ["--tls", &tls, "--name", "admin", "--parent", ORIGIN];
-        machine.run(binary(), &[&["volume"], words, &identity].concat())
-    };
-    wait_until("the origin", LIMIT, || {
-        origin.process.alive()?;
-        volume(&["list"])
-    })?;
-    volume(&["create", VOLUME])?;
-    let members: Vec<Member> = (0..NAMES.len())
-        .map(|number| Member::mount(&site, &switch, number))
-        .collect::<Result<_>>()?;
-    let agreed = |members: &[&Member], there: usize| {
-        wait_until("one redirector", LIMIT, || {
-            let each = members.iter().map(|member| member.redirector(there));
-            let each: Vec<String> = each.collect::<Result<_>>()?;
-            ensure!(each.iter().all(|one| *one == each[0]), "they follow {each:?}");
-            Ok(each[0].clone())
-        })
-    };
-    let first = agreed(&members.iter().collect::<Vec<_>>(), 3)?;
-    let gone = NAMES.iter().position(|name| *name == first).context("one of ours")?;
-    let left: Vec<&Member> =
-        (0..NAMES.len()).filter(|number| *number != gone).map(|number| &members[number]).collect();
-    let work = Work::begin(left[0].mount.at("work"));
+    let lan = Lan::new("lan-silent")?;
+    let gone = lan.agreed(&[0, 1, 2], 3)?;
+    let left = [(gone + 1) % 3, (gone + 2) % 3];
+    let work = Work::begin(lan.at(left[0], "work"));
     std::thread::sleep(Duration::from_secs(2));
-    switch.pull(&first)?;
+    lan.switch.pull(NAMES[gone])?;
     let begun = Instant::now();
-    let next = agreed(&left, 2)?;
+    let next = lan.agreed(&left, 2)?;
     let took = begun.elapsed();
-    ensure!(next != first, "who is gone is followed");
+    ensure!(next != gone, "who is gone is followed");
     std::thread::sleep(Duration::from_secs(3));
     let (count, longest) = work.end()?;
     println!("another redirector after {took:?}; {count} files, the slowest took {longest:?}");
     ensure!(count > 10, "{count} files only");
     ensure!(longest < Duration::from_secs(10), "{longest:?} without a commit");
-    assert_all(&left[1].mount.at("work"), count)?;
-    switch.plug(&first)?;
-    let followed = agreed(&members.iter().collect::<Vec<_>>(), 3)?;
-    ensure!(followed == next, "whoever comes back follows, and not {followed}");
-    assert_all(&members[gone].mount.at("work"), count)?;
-    for member in members {
-        member.mount.stop()?;
+    assert_all(&lan.at(left[1], "work"), count)?;
+    lan.switch.plug(NAMES[gone])?;
+    let followed = lan.agreed(&[0, 1, 2], 3)?;
+    ensure!(followed == next, "whoever comes back follows");
+    assert_all(&lan.at(gone, "work"), count)?;
+    lan.end()
+}
+
+/// The redirector's own way to the origin is cut, and nobody else's: it stayed the redirector, and nobody had anything
+/// new (finding 428). Another one is it in its place, and works by a line of his own. Then the origin itself is away: a
+/// first mend had the group taken apart by that.
+#[test]
+fn a_redirector_that_is_cut_off_is_replaced() -> Result<()> {
+    let lan = Lan::new("lan-cut-off")?;
+    let first = lan.agreed(&[0, 1, 2], 3)?;
+    let other = (first + 1) % 3;
+    let work = Work::begin(lan.at(other, "work"));
+    std::thread::sleep(Duration::from_secs(2));
+    let (origin, _) = ORIGIN.split_once(':').context("an address")?;
+    let machine = &lan.members[first].machine;
+    machine.ip(&format!("route add blackhole {origin}/32"))?;
+    let begun = Instant::now();
+    wait_until("another redirector", LIMIT, || {
+        let next = lan.agreed(&[0, 1, 2], 3)?;
+        ensure!(next != first, "who is cut off is followed");
+        Ok(())
+    })?;
+    let took = begun.elapsed();
+    let there = lan.members[other].group()?["election"]["there"].clone();
+    let cut = there.as_array().context("who is there")?.iter().filter(|one| one["cut"] == true);
+    let cut: Vec<&Value> = cut.map(|one| &one["name"]).collect();
+    ensure!(cut == [NAMES[first]], "{cut:?} are named as cut");
+    std::thread::sleep(Duration::from_secs(3));
+    let (count, longest) = work.end()?;
+    println!("another redirector after {took:?}; {count} files, the slowest took {longest:?}");
+    ensure!(count > 10, "{count} files only");
+    assert_all(&lan.at(first, "work"), count)?;
+    write_synced(&lan.at(first, "here"), b"by another line")?;
+    ensure!(fs::read(lan.at(other, "here"))? == b"by another line", "it came");
+    machine.ip(&format!("route del blackhole {origin}/32"))?;
+    let next = lan.agreed(&[0, 1, 2], 3)?;
+    lan.switch.pull("origin")?;
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(25) {
+        for member in &lan.members {
+            let told = member.group()?;
+            ensure!(leader_of(&told)? == NAMES[next], "the group is taken apart: {told}");
+        }
+        std::thread::sleep(Duration::from_millis(200));
     }
-    volume(&["check", VOLUME])?;
-    origin.stop()?;
-    Ok(())
+    lan.switch.plug("origin")?;
+    write_synced(&lan.at(first, "again"), b"the origin is back")?;
+    ensure!(lan.agreed(&[0, 1, 2], 3)? == next, "nothing has changed");
+    lan.end()
 }

@@ -7,13 +7,13 @@ use super::{Error, Event, Notices, Result, Volume};
 use crate::clock::{BootClock, now, random_u128};
 use crate::config::parents::LINKS_OF_PARENT;
 use crate::config::{NodeConfig, Policy};
-use crate::group::{self, Candidate, Membership, Places, Seat, Stage};
+use crate::group::{self, Candidate, Membership, OwnLine, Places, Seat, Stage};
 use crate::host::{Host, Inputs, Queues};
 use crate::http::{Probe, Telling};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::tls::{CertificateStatus, Credentials, Uses};
-use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Parent, ParentWatch};
+use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Looker, Parent, ParentWatch};
 use larder_core::cache::io::{CacheInput, CacheOp, CacheReply};
 use larder_core::cache::{Cache, CacheConfig, PageCopy, PolicyKind, ReadCache};
 use larder_core::id::{BootId, DomainId, HistoryId, Stamp, VolumeId};
@@ -554,6 +554,11 @@ fn take_part(
     member: Inputs<Cache>,
     (parents, link): (watch::Sender<Option<Parent>>, LinkWatch),
 ) -> Places {
+    let relay = config.redirector();
+    let line = watch::Sender::new(None);
+    let above = &relay.relay.parent;
+    let name = config.look_name();
+    let looker = Looker::new(above, name, credentials.clone(), config.link.clone());
     let candidate = Candidate {
         section: config.group.clone(),
         name: config.full_name(),
@@ -561,12 +566,13 @@ fn take_part(
         is_relay: false,
         credentials: credentials.clone(),
         link: config.link.clone(),
+        line: OwnLine::new(line.subscribe(), Some(looker), config.link.connect_limit.0),
         member: Some(member),
     };
     let guests = membership.guests.clone();
     let seat = Seat::take(candidate, &guests);
-    let relay = config.redirector();
-    Places::new(seat, Stage { relay, credentials: credentials.clone(), guests, parents, link })
+    let credentials = credentials.clone();
+    Places::new(seat, Stage { relay, credentials, guests, parents, link, line })
 }
 
 /// As this thread's world wants it.

@@ -298,6 +298,8 @@ pub struct LogConfig {
 
 /// What the relay beside a node is called.
 const BESIDE: &str = "redirector";
+/// What its name ends with where it only looks whether its parent serves it (decision 0042).
+const LOOK: &str = "-look";
 
 /// What a node is started with.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -363,6 +365,11 @@ impl NodeConfig {
             group: self.group.clone(),
             link: self.link.clone(),
         }
+    }
+
+    /// The name under which it is looked whether the parent of [`Self::redirector`] serves it.
+    pub(crate) fn look_name(&self) -> String {
+        format!("{}{LOOK}", self.redirector().name)
     }
 
     /// What the node is called: its name, or that, a slash and its instance.
@@ -565,11 +572,12 @@ impl Config {
         self.check_peers()?;
         if self.group.elects() {
             let node = self.node();
-            if !is_node_name(&node.redirector().name) {
+            if !is_node_name(&node.look_name()) {
                 return Err(invalid("node.instance", "too long for the relay beside the node"));
             }
-            if self.node.instance == BESIDE {
-                return Err(invalid("node.instance", "the relay beside the node is called so"));
+            let own = self.node.instance.strip_suffix(LOOK).unwrap_or(&self.node.instance);
+            if own == BESIDE || own.ends_with(&format!("-{BESIDE}")) {
+                return Err(invalid("node.instance", "the relay beside a node is called so"));
             }
             let parents =
                 [(&self.node.parent, "node.parent"), (&self.relay.parent, "relay.parent")];

@@ -2,10 +2,12 @@
 //! decided here alone.
 
 mod discovery;
+mod line;
 mod places;
 mod seat;
 
 pub(crate) use discovery::check_message;
+pub(crate) use line::{OwnLine, Uplink};
 pub(crate) use places::{Places, Stage};
 pub(crate) use seat::{Candidate, Seat};
 

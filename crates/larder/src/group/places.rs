@@ -1,6 +1,7 @@
 //! What a node does about who its group's redirector is (decision 0036): it links to it, or, if it is the
 //! redirector itself, runs a relay beside its cache, to which it links as the others do.
 
+use super::line::Uplink;
 use super::seat::{Followed, Leaver, Seat};
 use super::told_by_redirector;
 use crate::config::{GroupSection, RelayConfig};
@@ -62,6 +63,8 @@ pub(crate) struct Stage {
     pub(crate) parents: watch::Sender<Option<Parent>>,
     /// Where the link to it is.
     pub(crate) link: LinkWatch,
+    /// Where the line of the relay is told, while this process is the redirector.
+    pub(crate) line: watch::Sender<Option<Uplink>>,
 }
 
 impl Places {
@@ -197,10 +200,20 @@ impl Stage {
     /// Begins the relay beside the cache, or has it end.
     fn act(&self, followed: &Followed, half: &mut Option<Half>) {
         match (matches!(followed, Followed::Own(_)), half) {
-            (true, half @ None) => *half = Some(self.begin()),
-            (true, Some(half)) => half.retires_at = None,
+            (true, half @ None) => {
+                let begun = half.insert(self.begin());
+                self.line.send_replace(begun.relaying.uplink());
+            }
+            (true, Some(half)) => {
+                if half.retires_at.take().is_some() {
+                    self.line.send_replace(half.relaying.uplink());
+                }
+            }
             (false, Some(half)) => {
-                half.retires_at.get_or_insert_with(|| Instant::now() + RETIRES_AFTER);
+                half.retires_at.get_or_insert_with(|| {
+                    self.line.send_replace(None);
+                    Instant::now() + RETIRES_AFTER
+                });
             }
             (false, None) => {}
         }

@@ -2,6 +2,7 @@
 //! of membership, and carries its datagrams.
 
 use super::discovery;
+use super::line::OwnLine;
 use crate::clock::{now, random_u128};
 use crate::config::{GroupSection, LinkConfig};
 use crate::host::Inputs;
@@ -53,6 +54,7 @@ pub(crate) struct Candidate {
     pub(crate) is_relay: bool,
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) link: LinkConfig,
+    pub(crate) line: OwnLine,
     /// A member, whose neighbours reach it there too.
     pub(crate) member: Option<Inputs<Cache>>,
 }
@@ -202,6 +204,11 @@ struct Sitting {
     datagrams: Datagrams,
     coming: mpsc::Receiver<(String, Bytes)>,
     finding: mpsc::Receiver<String>,
+    /// The last look at its own line, and where it says what it found.
+    looks: Option<Owned>,
+    looked: (mpsc::Sender<bool>, mpsc::Receiver<bool>),
+    /// It is known to be cut, as was logged last.
+    cut: bool,
     /// Carries datagrams, and looks for others.
     _tasks: Vec<Owned>,
 }
@@ -221,10 +228,13 @@ impl Sitting {
         let life = BootId(random_u128());
         let own = Participant { life, name: name.clone(), address, candidacy };
         let seeds = section.seeds().map(str::to_owned).collect();
-        let config = MembershipConfig { seeds, ..MembershipConfig::new(group, own.clone()) };
+        let mut config = MembershipConfig { seeds, ..MembershipConfig::new(group, own.clone()) };
+        // Nobody is cut who still connects, and no look is given up before it has ended.
+        config.line.begun_after = config.line.begun_after.max(link.connect_limit.0 * 3 / 2);
         let machine = Membership::new(config);
         let tasks = std::iter::once(carries).chain(looks).map(Owned).collect();
-        Self { machine, own, datagrams, coming, finding, _tasks: tasks }
+        let (looks, looked, cut) = (None, mpsc::channel(1), false);
+        Self { machine, own, datagrams, coming, finding, looks, looked, cut, _tasks: tasks }
     }
 
     /// Takes part until the process is to be another participant (true), or ends.
@@ -237,8 +247,10 @@ impl Sitting {
         let mut outputs = Vec::new();
         let own = self.own.clone();
         let mut changes = std::pin::pin!(candidate.is_another(&own));
+        let mut line = candidate.line.clone();
         loop {
-            self.carry_out(&mut outputs, follows);
+            self.carry_out(&mut outputs, candidate, follows);
+            self.tells_of_its_line();
             is_nobody(unknown_until, follows);
             let wake = self.machine.next_timeout();
             let next = wake.map_or(WAKE_MAX, |wake| wake.since(now()).min(WAKE_MAX));
@@ -247,7 +259,7 @@ impl Sitting {
                 ask = asked.recv() => match ask {
                     Some(Ask::Leave(done)) => {
                         self.machine.handle(now(), MembershipInput::Leave, &mut outputs);
-                        self.carry_out(&mut outputs, follows);
+                        self.carry_out(&mut outputs, candidate, follows);
                         let _ = done.send(());
                         // What was said goes out; the seat is not taken again.
                         sleep(LEAVE_LIMIT).await;
@@ -263,10 +275,16 @@ impl Sitting {
                 Some(seed) = self.finding.recv() => {
                     self.machine.handle(now(), MembershipInput::Seed(seed), &mut outputs);
                 }
+                stands = line.changes() => {
+                    self.machine.handle(now(), MembershipInput::Line(stands), &mut outputs);
+                }
+                Some(stands) = self.looked.1.recv() => {
+                    self.machine.handle(now(), MembershipInput::Looked(stands), &mut outputs);
+                }
                 () = &mut changes => {
                     tracing::warn!("this process's address or certificate has changed: it leaves, and comes back");
                     self.machine.handle(now(), MembershipInput::Leave, &mut outputs);
-                    self.carry_out(&mut outputs, follows);
+                    self.carry_out(&mut outputs, candidate, follows);
                     sleep(LEAVE_LIMIT).await;
                     return true;
                 }
@@ -279,9 +297,18 @@ impl Sitting {
         }
     }
 
-    fn carry_out(&self, outputs: &mut Vec<MembershipOutput>, follows: &watch::Sender<Followed>) {
+    fn carry_out(
+        &mut self,
+        outputs: &mut Vec<MembershipOutput>,
+        candidate: &Candidate,
+        follows: &watch::Sender<Followed>,
+    ) {
         for output in outputs.drain(..) {
             match output {
+                MembershipOutput::Look => {
+                    let leads = self.machine.leads();
+                    self.looks = candidate.line.look(leads, &self.looked.0).map(Owned);
+                }
                 MembershipOutput::Send { to, datagram } => self.datagrams.send(to, datagram),
                 MembershipOutput::Redirector(followed) => self.follow(followed, follows),
             }
@@ -308,6 +335,21 @@ impl Sitting {
         follows.send_replace(followed);
     }
 
+    /// Logged once each time.
+    fn tells_of_its_line(&mut self) {
+        let cut = self.machine.is_cut(self.own.life);
+        if std::mem::replace(&mut self.cut, cut) == cut {
+            return;
+        }
+        match cut {
+            true => tracing::warn!(
+                "this redirector's line to its parent is cut: another one of the group whose own line stands is \
+                 the redirector in its place, if there is any"
+            ),
+            false => tracing::info!("the line to the group's parent stands again"),
+        }
+    }
+
     fn told(&self) -> Value {
         let claim = self.machine.claim();
         let there = self.machine.participants().into_values().map(|one| {
@@ -322,6 +364,7 @@ impl Sitting {
                 },
                 "redirector": claim.is_some_and(|claim| claim.leader == one.life),
                 "own": one.life == self.own.life,
+                "cut": self.machine.is_cut(one.life),
             })
         });
         json!({ "term": claim.map(|claim| claim.term), "there": there.collect::<Vec<_>>() })

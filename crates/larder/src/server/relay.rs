@@ -6,14 +6,13 @@ use crate::client::ParentStatus;
 use crate::clock::{random_u128, wall_time};
 use crate::config::parents::LINKS_OF_PARENT;
 use crate::config::{GroupSection, RelayConfig};
-use crate::group::{self, Candidate, Seat};
+use crate::group::{self, Candidate, OwnLine, Seat, Uplink};
 use crate::host::{Host, Inputs, Outlet, Queues};
 use crate::http::{Probe, Telling};
 use crate::metrics::{Metrics, Side};
 use crate::tls::{Credentials, Uses};
 use crate::transport::{
-    Dialer, Door, Guests, LinkEvent, LinkSender, LinkSetup, LinkState, LinkWatch, Links, Listener,
-    Parent,
+    Dialer, Door, Guests, LinkEvent, LinkSender, LinkSetup, LinkState, Links, Listener, Parent,
 };
 use larder_core::commit::COMMIT_BYTES_MAX;
 use larder_core::downlink::{DomainStatus, DownlinkConfig};
@@ -62,7 +61,7 @@ pub(crate) struct Relaying {
     write_limit: Duration,
     metrics: Arc<Metrics>,
     /// Its parents, by their addresses.
-    parents: Vec<(String, LinkWatch)>,
+    parents: Vec<(String, Uplink)>,
     ready: watch::Receiver<bool>,
     tasks: Vec<AbortHandle>,
 }
@@ -100,12 +99,13 @@ impl Relaying {
         let mut parents = Vec::new();
         for (number, address) in (0..).zip(config.relay.parents()) {
             let (state, link) = watch::channel(LinkState::Down(None));
-            let (parent, keys) = (Parent::configured(address).only(), credentials.clone());
-            let dialer = Dialer::new(parent, up.clone(), keys, config.link.clone(), state);
+            let (parent, dialled) = watch::channel(Some(Parent::configured(address)));
+            let dialer =
+                Dialer::new(dialled, up.clone(), credentials.clone(), config.link.clone(), state);
             // Each numbers its links by itself.
             let dials = dialer.of_parent(number).run(1 + u64::from(number) * LINKS_OF_PARENT);
             tasks.push(tokio::spawn(dials).abort_handle());
-            parents.push((address.to_owned(), link));
+            parents.push((address.to_owned(), Uplink { link, parent }));
         }
         let metrics = metrics.clone();
         Self { inputs, links, queue_bytes, write_limit, metrics, parents, ready, tasks }
@@ -132,19 +132,27 @@ impl Relaying {
     /// Why it has no parent, or not all of several; none: it has.
     pub(crate) fn trouble(&self) -> Option<String> {
         if let [(_, only)] = self.parents.as_slice() {
-            return only.borrow().trouble();
+            return only.link.borrow().trouble();
         }
-        let each = self.parents.iter().filter_map(|(address, link)| {
-            link.borrow().trouble().map(|trouble| format!("{address}: {trouble}"))
+        let each = self.parents.iter().filter_map(|(address, uplink)| {
+            uplink.link.borrow().trouble().map(|trouble| format!("{address}: {trouble}"))
         });
         Some(each.collect::<Vec<_>>().join(", ")).filter(|trouble| !trouble.is_empty())
+    }
+
+    /// Its link to its parent; none: it has several, and is in no group that elects.
+    pub(crate) fn uplink(&self) -> Option<Uplink> {
+        match self.parents.as_slice() {
+            [(_, only)] => Some(only.clone()),
+            _ => None,
+        }
     }
 
     /// Each of several parents; nothing of an only one.
     fn parents(&self) -> Vec<ParentStatus> {
         let several = self.parents.iter().filter(|_| self.parents.len() > 1);
-        let seen = several.map(|(address, link)| {
-            let link = link.borrow();
+        let seen = several.map(|(address, uplink)| {
+            let link = uplink.link.borrow();
             let connected = matches!(*link, LinkState::Up { .. });
             ParentStatus { address: address.clone(), connected, trouble: link.trouble() }
         });
@@ -188,13 +196,15 @@ impl RelayServer {
         let accept = tokio::spawn(listener.run());
         let watch = tokio::spawn(credentials.clone().watch(metrics));
         let tasks = [&accept, &watch].map(tokio::task::JoinHandle::abort_handle).to_vec();
+        let link = config.link.clone();
         let candidate = Candidate {
             section: config.group.clone(),
             name: config.name.clone(),
             listen: address,
             is_relay: true,
             credentials: credentials.clone(),
-            link: config.link.clone(),
+            line: OwnLine::new(watch::channel(relaying.uplink()).1, None, link.connect_limit.0),
+            link,
             member: None,
         };
         let seat = config.group.elects().then(|| Seat::take(candidate, &guests));

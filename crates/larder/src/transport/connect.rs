@@ -37,13 +37,13 @@ pub(super) struct Target {
 
 /// A connection that stands.
 pub(super) struct Dialed {
-    stream: Stream,
+    pub(super) stream: Stream,
     peer: Proven,
     /// The address by which this process is seen at the other end; none: it has none.
     pub(super) local: Option<IpAddr>,
 }
 
-enum Stream {
+pub(super) enum Stream {
     Tls(Box<TlsStream<TcpStream>>, CertificateDer<'static>),
     #[cfg(feature = "simulated")]
     Pipe(crate::simulated::Stream),

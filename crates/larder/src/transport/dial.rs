@@ -12,6 +12,7 @@ use crate::tls::{Credentials, TlsError};
 use larder_core::across::OriginMessage;
 use larder_core::id::LinkId;
 use larder_core::message::{CloseReason, Message};
+use larder_core::time::Instant;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,10 @@ use tokio::time::sleep;
 
 /// A link that lived this long was a good one: the pauses begin anew.
 pub(super) const GOOD_LINK: Duration = Duration::from_secs(5);
+
+/// An attempt that has not come to a connection by then may be broken off when its line is said to be back: what was lost of
+/// it is sent again only after as long.
+const HANGS_AFTER: Duration = Duration::from_secs(3);
 
 /// Where the link to the parent is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,10 +119,23 @@ impl Parent {
     }
 }
 
-/// Waits until another parent is wanted.
+/// Waits until another parent is wanted, or the same one is wanted now.
 async fn moved(parents: &mut ParentWatch) {
     if parents.changed().await.is_err() {
         std::future::pending().await
+    }
+}
+
+/// Waits until another parent than this target is wanted.
+async fn moved_from(parents: &mut ParentWatch, target: &Target) {
+    while target.is_to(parents.borrow_and_update().as_ref()) {
+        moved(parents).await;
+    }
+}
+
+impl Target {
+    fn is_to(&self, parent: Option<&Parent>) -> bool {
+        parent.is_some_and(|it| it.address == self.address && it.found == self.found)
     }
 }
 
@@ -196,6 +214,8 @@ impl Dialer {
     pub(crate) async fn run(mut self, mut next_link: u64) {
         let mut pauses = Pauses::new(&self.target.link);
         let mut parents = self.parents.clone();
+        // When one was broken off for that.
+        let mut restarted = Instant(0);
         loop {
             let parent = parents.borrow_and_update().clone();
             let Some(Parent { address, found }) = parent else {
@@ -207,11 +227,27 @@ impl Dialer {
                 (self.target.address, self.target.found) = (address, found);
                 pauses.reset();
             }
-            let connected = tokio::select! {
-                biased;
-                connected = self.target.connect() => connected,
-                () = moved(&mut parents) => continue,
+            let begun = now();
+            let connected = {
+                let mut connecting = std::pin::pin!(self.target.connect());
+                loop {
+                    tokio::select! {
+                        biased;
+                        connected = &mut connecting => break Some(connected),
+                        () = moved(&mut parents) => {}
+                    }
+                    // An attempt that began while the line was away may wait for long still, though it is back. One that
+                    // is begun for that is given its time.
+                    let at = now();
+                    let hangs = at.since(begun) >= HANGS_AFTER
+                        && at.since(restarted) >= self.target.link.connect_limit.0;
+                    if hangs || !self.target.is_to(parents.borrow_and_update().as_ref()) {
+                        restarted = now();
+                        break None;
+                    }
+                }
             };
+            let Some(connected) = connected else { continue };
             match connected {
                 Ok(dialed) => {
                     let opened = now();
@@ -279,7 +315,8 @@ impl Dialer {
                 None => Some(message),
             }
         };
-        let end = self.target.run(dialed, &self.setup, link, first, moved(parents)).await;
+        let elsewhere = moved_from(parents, &self.target);
+        let end = self.target.run(dialed, &self.setup, link, first, elsewhere).await;
         Ended::Failed(match end {
             // This process ends: nothing is wrong, and nothing is dialled any more.
             End::Stopped | End::Closed(CloseReason::Shutdown) => return Ended::Stopped,

@@ -28,7 +28,7 @@ const ELSEWHERE_LIMIT: Duration = Duration::from_millis(50);
 const LANES: [Lane; 3] = [Lane::Control, Lane::Stream, Lane::Bulk];
 
 /// The lanes' own bounds are not used.
-const UNBOUNDED: QueueLimits =
+pub(super) const UNBOUNDED: QueueLimits =
     QueueLimits { control: usize::MAX, stream: usize::MAX, bulk: usize::MAX };
 
 /// What a link tells the task that owns the machine.
@@ -350,7 +350,7 @@ async fn discard<S: AsyncRead>(read: &mut ReadHalf<S>) {
 }
 
 /// Moves frames to `buffer` until it holds a batch.
-fn fill(lanes: &mut LaneSender, buffer: &mut Vec<u8>, batch_bytes: usize) {
+pub(super) fn fill(lanes: &mut LaneSender, buffer: &mut Vec<u8>, batch_bytes: usize) {
     while buffer.len() < batch_bytes {
         let Some(fragment) = lanes.next_fragment() else {
             return;

@@ -10,6 +10,7 @@ mod datagrams;
 mod dial;
 mod link;
 mod listen;
+mod look;
 mod neighbours;
 mod outgoing;
 
@@ -17,6 +18,7 @@ pub(crate) use datagrams::{Datagrams, check_frames};
 pub(crate) use dial::{Dialer, LinkState, LinkWatch, Parent, ParentWatch};
 pub(crate) use link::{LinkEvent, LinkSetup};
 pub(crate) use listen::{Door, Guests, Links, Listener};
+pub(crate) use look::Looker;
 pub(crate) use neighbours::NeighbourDialer;
 pub(crate) use outgoing::LinkSender;
 

@@ -5,7 +5,7 @@
 
 use super::{GroupPlan, Plan, Trouble, pick};
 use crate::agenda::{MILLI, SECOND};
-use larder_core::group::membership::{Candidacy, MembershipConfig, Participant};
+use larder_core::group::membership::{Candidacy, LineTimes, MembershipConfig, Participant};
 use larder_core::rng::Rng;
 use larder_core::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -101,6 +101,16 @@ impl Plan {
     pub fn failover_nanos(&self) -> u64 {
         self.failover().map_or(0, |it| 40 * it.probe_wait + 2 * it.suspect)
     }
+
+    /// The longest that a redirector is replaced after its line was mended, since others have not heard of that, in
+    /// nanoseconds.
+    #[must_use]
+    pub fn taken_over_nanos(&self) -> u64 {
+        self.failover().map_or(0, |it| {
+            let LineTimes { say_every, grace, .. } = it.line();
+            (say_every * 4 + grace).as_nanos() as u64
+        })
+    }
 }
 
 impl FailoverPlan {
@@ -115,6 +125,19 @@ impl FailoverPlan {
             && self.stray_percent <= 100
     }
 
+    /// In the times of the group.
+    fn line(&self) -> LineTimes {
+        let every = Duration::from_nanos(3 * self.probe_wait);
+        LineTimes {
+            cut_after: every * 6,
+            begun_after: every * 18,
+            say_every: every,
+            grace: every * 4,
+            look_every: every * 6,
+            away: every * 18,
+        }
+    }
+
     /// What a participant of the group of a relay is told.
     #[must_use]
     pub fn config(&self, relay: u16, own: Participant, seeds: Vec<String>) -> MembershipConfig {
@@ -127,6 +150,7 @@ impl FailoverPlan {
             forget_after: Duration::from_secs(30),
             seek_every: Duration::from_nanos(2 * every),
             settle: Duration::from_nanos(2 * every),
+            line: self.line(),
             ..MembershipConfig::new(&format!("group{relay}"), own)
         }
     }

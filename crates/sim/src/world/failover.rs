@@ -51,6 +51,13 @@ impl World {
         if self.rng.chance(1, 4) {
             others.push(Proc(0));
         }
+        // Its own line alone, while those of others may stand.
+        let relay = self.seats[&proc].relay.expect("it leads");
+        if let Some((parent, _)) = self.process(relay).parent
+            && self.rng.chance(1, 3)
+        {
+            others = vec![parent];
+        }
         self.part_from(proc, &others);
     }
 

@@ -290,7 +290,7 @@ impl World {
     /// died start, what was held up comes through.
     pub(super) fn note_mended(&mut self) {
         let back = 2 * u64::try_from(self.plan.limits.silence.as_nanos()).unwrap_or(u64::MAX);
-        let back = back.saturating_add(self.plan.failover_nanos());
+        let back = back.saturating_add(self.plan.failover_nanos() + self.plan.taken_over_nanos());
         self.mended = Some(self.now.plus(back.saturating_add(START_NANOS)));
     }
 

@@ -190,6 +190,8 @@ enum Event {
     Files(Proc, u32),
     /// The time of a machine of membership has come.
     Seat(Proc, u32),
+    /// A process of a group has looked whether its line stands.
+    Look(Proc, u32),
     /// A datagram of one comes to another.
     Datagram(Proc, Proc, bytes::Bytes),
     /// Wall clocks are read.
@@ -343,7 +345,7 @@ impl World {
         let (time, event) = self.agenda.pop().expect("wall clocks are always read again");
         self.now = self.now.max(time);
         // Who is there is asked all the time: runs are as long as what else happens.
-        let counts = !matches!(event, Event::Seat(..) | Event::Datagram(..));
+        let counts = !matches!(event, Event::Seat(..) | Event::Look(..) | Event::Datagram(..));
         if counts {
             self.trace.event(self.now);
         }
@@ -370,7 +372,7 @@ impl World {
             Event::Timer(process, _) => About::Timer(process.0),
             // Beside its machine's.
             Event::Files(process, _) => About::Timer(0x8000 | process.0),
-            Event::Seat(process, _) => About::Timer(0x4000 | process.0),
+            Event::Seat(process, _) | Event::Look(process, _) => About::Timer(0x4000 | process.0),
             Event::Datagram(_, to, _) => About::Message(1 << 31 | u32::from(to.0)),
             Event::Store(domain, _, queue) => About::Store(3 * domain + *queue as u16),
             Event::Stored(..) => About::Answer,
@@ -395,6 +397,7 @@ impl World {
             Event::Client(client, incarnation) => self.client_step(client, incarnation),
             Event::Files(proc, incarnation) => self.files_step(proc, incarnation),
             Event::Seat(proc, life) => self.seat_timer(proc, life),
+            Event::Look(proc, life) => self.looked(proc, life),
             Event::Datagram(from, to, datagram) => self.datagram_comes(from, to, datagram),
             Event::Wall => self.wall(),
             Event::Trouble(which, number) => self.trouble(which, number),

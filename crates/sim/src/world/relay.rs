@@ -108,8 +108,11 @@ impl World {
                 RelayOutput::Notice(notice) => {
                     self.trace.line(|| format!("{proc:?} {notice:?}"));
                     match notice {
-                        RelayNotice::Ready => self.process_mut(proc).attempts = 0,
-                        RelayNotice::Lost => {}
+                        RelayNotice::Ready => {
+                            self.process_mut(proc).attempts = 0;
+                            self.line_is(proc, Some(true));
+                        }
+                        RelayNotice::Lost => self.line_is(proc, Some(false)),
                         RelayNotice::Refused { reason } => self.refused(proc, &reason),
                     }
                 }

@@ -13,6 +13,7 @@ use larder_core::group::membership::{
 };
 use larder_core::id::BootId;
 use larder_core::machine::{LinkInput, Machine};
+use larder_core::relay::Relay;
 use std::collections::BTreeMap;
 
 /// The line between a node and the relay beside it.
@@ -146,6 +147,49 @@ impl World {
         let process = self.process_mut(relay);
         process.incarnation += 1;
         (process.timer_at, process.attempts) = (None, 0);
+        self.line_is(relay, None);
+    }
+
+    /// The line of a relay that runs while its process is the redirector stands, or does not; none: it has ended.
+    pub(super) fn line_is(&mut self, relay: Proc, line: Option<bool>) {
+        if self.runs_when_elected(relay) {
+            self.seat_input(self.net.machine_of(relay), MembershipInput::Line(line));
+        }
+    }
+
+    /// A process is to find out whether its line stands: as long as that takes later. A relay that runs dials now.
+    fn look(&mut self, proc: Proc) {
+        let seat = &self.seats[&proc];
+        let (relay, life) = (seat.relay.expect("who may be elected has one"), seat.lives);
+        if self.process(relay).is_relaying() {
+            let incarnation = self.process(relay).incarnation;
+            self.agenda.enter(self.now.plus(MICRO), Event::Connect(relay, incarnation));
+            return;
+        }
+        let (_, line) = self.process(relay).parent.expect("only origins have none");
+        let at = self.now.plus(4 * line.latency + MICRO);
+        self.agenda.enter(at, Event::Look(proc, life));
+    }
+
+    pub(super) fn looked(&mut self, proc: Proc, life: u32) {
+        let seat = &self.seats[&proc];
+        let relay = seat.relay.expect("it looked");
+        if seat.lives != life || self.process(relay).is_relaying() {
+            return;
+        }
+        if self.waits(proc, || Event::Look(proc, life)) {
+            return;
+        }
+        let welcomes = |parent: &Proc| {
+            let process = self.process(*parent);
+            let serves = match &process.machinery {
+                Machinery::Relay(host) => host.machine.as_ref().is_some_and(Relay::is_ready),
+                Machinery::Origin(_) | Machinery::Node(_) => process.is_up(),
+            };
+            serves && self.net.reachable(relay, *parent)
+        };
+        let stands = self.process(relay).parents.iter().any(welcomes);
+        self.seat_input(proc, MembershipInput::Looked(stands));
     }
 
     // ---- steps ----
@@ -206,6 +250,7 @@ impl World {
                     self.send_datagram(proc, Proc(place(&to)), datagram);
                 }
                 MembershipOutput::Redirector(redirector) => self.follow(proc, redirector),
+                MembershipOutput::Look => self.look(proc),
             }
         }
         self.enter_seat_timer(proc);

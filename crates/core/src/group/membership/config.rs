@@ -56,10 +56,46 @@ pub struct MembershipConfig {
     pub seek_every: Duration,
     /// A process that has just started looks for a redirector for so long before it is one. Default: 600 ms.
     pub settle: Duration,
+    /// How long what concerns a redirector's own line takes.
+    pub line: LineTimes,
     /// Seed of the machine's random numbers: who is asked first.
     pub seed: u64,
     /// Planted faults.
     pub faults: Faults,
+}
+
+/// How long what concerns a redirector's own line to its group's parent takes (decision 0042).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LineTimes {
+    /// A line that stood is cut when it has been away for so long: most are back by then. Default: 5 s.
+    pub cut_after: Duration,
+    /// One that never stood since its redirector is one is cut after this: longer than it may take to connect. A look
+    /// may take twice as long.
+    /// Default: 15 s.
+    pub begun_after: Duration,
+    /// How often a word of it is said, while there is anything to say. Default: 1 s.
+    pub say_every: Duration,
+    /// A redirector whose line is cut has so long to find that it stands again, once somebody else's is known to.
+    /// Default: 4 s.
+    pub grace: Duration,
+    /// Pause between two looks at a line that is cut; it grows to 16 times as much. Default: 5 s.
+    pub look_every: Duration,
+    /// Who gave way does not look at his line for so long, and 16 times as long at most if that happens again.
+    /// Default: 15 s.
+    pub away: Duration,
+}
+
+impl Default for LineTimes {
+    fn default() -> Self {
+        Self {
+            cut_after: Duration::from_secs(5),
+            begun_after: Duration::from_secs(15),
+            say_every: Duration::from_secs(1),
+            grace: Duration::from_secs(4),
+            look_every: Duration::from_secs(5),
+            away: Duration::from_secs(15),
+        }
+    }
 }
 
 impl MembershipConfig {
@@ -77,6 +113,7 @@ impl MembershipConfig {
             forget_after: Duration::from_secs(60),
             seek_every: Duration::from_millis(500),
             settle: Duration::from_millis(600),
+            line: LineTimes::default(),
             faults: Faults::NONE,
         }
     }

@@ -1,11 +1,12 @@
 //! What participants of a group say to each other: small datagrams, each on its own. They may be lost, come
 //! twice or in any order; only who belongs to the group may be able to send them.
 
+use super::line::LineWord;
 use super::swim::{Identity, check_swim, read_identity, write_identity};
 use super::{Claim, NAME_BYTES_MAX};
 use crate::id::BootId;
 use crate::wire::WireError;
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes};
 use prost::Message as _;
 
 /// Longest datagram, in bytes.
@@ -27,6 +28,8 @@ pub(super) enum Say {
     Claimed,
     /// A message of `foca`.
     Swim(Bytes),
+    /// Whether the sender's own line to the group's parent stands.
+    Line(Identity, LineWord),
 }
 
 /// A datagram.
@@ -63,6 +66,7 @@ impl Datagram {
             Say::Left(identity) => (3, identity_bytes(identity)),
             Say::Claimed => (4, Bytes::new()),
             Say::Swim(bytes) => (5, bytes.clone()),
+            Say::Line(identity, word) => (6, line_bytes(identity, *word)),
         };
         let claim = self.claim.unwrap_or_default();
         let leader = match self.claim {
@@ -92,6 +96,7 @@ impl Datagram {
             3 => Say::Left(identity_of(head.body)?),
             4 => Say::Claimed,
             5 => Say::Swim(head.body),
+            6 => line_of(head.body)?,
             kind => return Err(WireError::UnknownKind(kind)),
         };
         let claim = match head.leader.len() {
@@ -128,6 +133,24 @@ fn identity_bytes(identity: &Identity) -> Bytes {
     let mut bytes = Vec::new();
     write_identity(identity, &mut bytes);
     bytes.into()
+}
+
+fn line_bytes(identity: &Identity, word: LineWord) -> Bytes {
+    let mut bytes = Vec::new();
+    bytes.put_u64(word.number);
+    bytes.put_u8(u8::from(word.stands));
+    write_identity(identity, &mut bytes);
+    bytes.into()
+}
+
+fn line_of(mut body: Bytes) -> Result<Say, WireError> {
+    let number = body.try_get_u64().map_err(|_| WireError::Malformed("a word of a line"))?;
+    let stands = match body.try_get_u8() {
+        Ok(0) => false,
+        Ok(1) => true,
+        _ => return Err(WireError::Malformed("whether a line stands")),
+    };
+    Ok(Say::Line(identity_of(body)?, LineWord { number, stands }))
 }
 
 fn identity_of(mut body: Bytes) -> Result<Identity, WireError> {

@@ -1,6 +1,7 @@
 //! Who is a group's redirector, among those who are there.
 
 use super::config::{Candidacy, Participant};
+use super::line::Lines;
 use crate::group::MEMBERS_MAX;
 use crate::id::BootId;
 use crate::machine::{Fault, Faults};
@@ -50,6 +51,10 @@ pub(super) struct Election {
     /// No claim is made before then; none: not begun.
     settled_at: Option<Instant>,
     settled: bool,
+    /// Since when nobody is followed; none: not begun, or somebody is.
+    alone_since: Option<Instant>,
+    /// When a process whose line is cut waits for others no longer.
+    patient_until: Option<Instant>,
     /// Somebody follows a claim of this process that it gave up.
     named: bool,
     /// When this process's claim is to be raised, and how many were there before it was made.
@@ -66,6 +71,8 @@ impl Election {
             most: 0,
             settled_at: None,
             settled: false,
+            alone_since: None,
+            patient_until: None,
             named: false,
             raise_at: None,
         }
@@ -81,7 +88,7 @@ impl Election {
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let settled_at = self.settled_at.filter(|_| !self.settled);
-        [settled_at, self.raise_at()].into_iter().flatten().min()
+        [settled_at, self.raise_at(), self.patient_until].into_iter().flatten().min()
     }
 
     /// When this process's claim is to be raised.
@@ -95,7 +102,7 @@ impl Election {
     }
 
     pub(super) fn leave(&mut self) {
-        (self.followed, self.raise_at) = (None, None);
+        (self.followed, self.raise_at, self.patient_until) = (None, None, None);
     }
 
     /// Somebody follows this claim. It counts when who made it is there, and may make it. What others say of this
@@ -145,12 +152,14 @@ impl Election {
     }
 
     /// Looks who is there now; says whether this process makes a new claim. `last` is how long it takes until
-    /// the last of so many that are gone is known to be.
+    /// the last of so many that are gone is known to be. Who gave way since his line was cut waits for others, for
+    /// `patience` if nobody is followed.
     pub(super) fn settle(
         &mut self,
         now: Instant,
-        there: &There,
+        (there, lines): (&There, &Lines),
         last: impl Fn(usize) -> Duration,
+        patience: Duration,
     ) -> bool {
         self.settled |= self.settled_at.is_some_and(|at| at <= now);
         let is_gone = |claim: &Claim| !there.contains_key(&claim.leader);
@@ -168,11 +177,18 @@ impl Election {
         if self.raise_at.is_some_and(|(at, _)| at <= now) {
             return self.raise(there);
         }
+        self.alone_since = match self.followed {
+            None if self.settled => Some(self.alone_since.unwrap_or(now)),
+            _ => None,
+        };
+        let until = self.alone_since.map(|since| since.after(patience));
+        let waited = until.is_some_and(|until| until <= now);
+        self.patient_until = until.filter(|_| !waited && lines.is_cut(self.own.life));
         let named = std::mem::take(&mut self.named);
         if named {
             crate::probe::probe("follower-of-a-claim-given-up");
         }
-        if !self.settled || !(named || self.is_wanted(there)) {
+        if !self.settled || !(named || self.is_wanted(now, there, lines, waited)) {
             return false;
         }
         // Another one that is there, and a claim that was given up, give way to nothing less.
@@ -201,11 +217,25 @@ impl Election {
         true
     }
 
-    /// Whether it is this process that should be the redirector now, and is not.
-    fn is_wanted(&self, there: &There) -> bool {
-        let may = there.values().filter(|one| one.candidacy != Candidacy::Never);
+    /// Whether it is this process that should be the redirector now, and is not. `waited`: it has been alone for long.
+    fn is_wanted(&self, now: Instant, there: &There, lines: &Lines, waited: bool) -> bool {
+        let own = self.own.life;
+        if let Some(claim) = self.followed
+            && lines.takes_over(now, claim.leader, there)
+        {
+            crate::probe::probe("cut-redirector-is-replaced");
+            return true;
+        }
+        // Who knows that his line is cut leaves it to others, and to whom they know of less. In each one's eyes
+        // the first of all claims in the end: at once if he does not know himself cut, later if he does.
+        if lines.is_cut(own) && !waited {
+            return false;
+        }
+        let whole =
+            |one: &&Participant| one.life == own || lines.is_cut(own) || !lines.is_cut(one.life);
+        let may = there.values().filter(|one| one.candidacy != Candidacy::Never).filter(whole);
         let first = may.min_by_key(|one| (one.candidacy, one.life));
-        if first.is_none_or(|first| first.life != self.own.life) {
+        if first.is_none_or(|first| first.life != own) {
             return false;
         }
         let Some(claim) = self.followed else { return true };

@@ -14,14 +14,16 @@
 //! | a part of at least half | its redirector raises the term when it knows all who are gone: who comes back follows it |
 //! | one that is pinned is there | it claims at once |
 //! | the redirector is told to end | it says so, and is replaced without being missed |
+//! | its own line to the group's parent is cut | one whose line stands claims; who gave way comes after all others |
 
 mod config;
 mod datagram;
 mod election;
+mod line;
 mod swim;
 mod timers;
 
-pub use config::{Candidacy, MembershipConfig, NAME_BYTES_MAX, Participant};
+pub use config::{Candidacy, LineTimes, MembershipConfig, NAME_BYTES_MAX, Participant};
 pub use datagram::DATAGRAM_BYTES_MAX;
 #[doc(hidden)]
 pub use datagram::check_datagram;
@@ -37,6 +39,7 @@ use bytes::Bytes;
 use datagram::{Datagram, SWIM_BYTES_MAX, Say};
 use election::Election;
 use foca::{Foca, Member, NoCustomBroadcast, PeriodicParams, State};
+use line::{LineSteps, Lines};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU8, NonZeroUsize};
 use swim::{Asked, Codec, Identity, Numbers};
@@ -64,6 +67,11 @@ pub enum MembershipInput {
     /// Somebody may be found at this address: one more seed, which may be anybody's word. Of so many that are
     /// told as there may be participants the newest are kept.
     Seed(String),
+    /// Whether the line to the group's parent stands of the relay that this process is if it is the redirector; none:
+    /// it has no relay now.
+    Line(Option<bool>),
+    /// What a [`MembershipOutput::Look`] found: whether the group's parent would have a link to this process.
+    Looked(bool),
     /// The process is told to end: the others hear of it, and nothing more is asked for.
     Leave,
 }
@@ -80,6 +88,9 @@ pub enum MembershipOutput {
     },
     /// Who is the redirector from now on; none: nobody is known to be.
     Redirector(Option<Participant>),
+    /// Find out whether the group's parent would have a link to this process, and say so
+    /// ([`MembershipInput::Looked`]). The redirector itself is to try its line now, in the place of the next attempt.
+    Look,
 }
 
 /// The membership machine: see the module.
@@ -88,6 +99,7 @@ pub struct Membership {
     swim: Foca<Identity, Codec, Numbers, NoCustomBroadcast>,
     timers: Timers,
     election: Election,
+    lines: Lines,
     /// Whom the process was told of last.
     told: Option<BootId>,
     /// Addresses that it was told while it ran, the oldest first.
@@ -123,6 +135,7 @@ impl Membership {
             swim: Foca::new(identity, swim_config(&config), rng, Codec),
             timers: Timers::default(),
             election: Election::new(own.clone(), config.faults),
+            lines: Lines::new(own.clone(), config.line),
             told: None,
             found: VecDeque::new(),
             answered: BTreeMap::new(),
@@ -152,6 +165,12 @@ impl Membership {
     #[must_use]
     pub fn leads(&self) -> bool {
         self.told == Some(self.config.own.life)
+    }
+
+    /// Whether somebody was the redirector while his line was cut, and has not been heard to reach the parent since.
+    #[must_use]
+    pub fn is_cut(&self, life: BootId) -> bool {
+        self.lines.is_cut(life)
     }
 
     fn received(
@@ -188,6 +207,12 @@ impl Membership {
                 }
             }
             Say::Claimed => {}
+            Say::Line(identity, word) => {
+                let life = identity.participant.life;
+                if self.knows(life) {
+                    self.lines.heard(now, life, word);
+                }
+            }
             Say::Swim(bytes) => {
                 let named = swim::named(&bytes)?;
                 let said_by = swim::said_by(&bytes)?;
@@ -341,6 +366,7 @@ impl Membership {
         crate::probe::probe("membership-stood-still");
         self.timers.put_off(late);
         self.election.put_off(late);
+        self.lines.stood_still(now);
     }
 
     /// One more address is asked, at once if it is new.
@@ -385,7 +411,8 @@ impl Membership {
         let (every, suspect_max) = (self.config.probe_every, self.config.suspect_max);
         // Each is asked in turn, one of them twice perhaps before the last one is.
         let last = |most: usize| suspect_max + every * (2 * most.min(MEMBERS_MAX) + 1) as u32;
-        if self.election.settle(now, &there, last) {
+        let patience = self.config.settle;
+        if self.election.settle(now, (&there, &self.lines), last, patience) {
             self.send_to_all(&Say::Claimed, out);
         }
         let followed = self.election.followed().map(|claim| claim.leader);
@@ -393,6 +420,13 @@ impl Membership {
             self.told = followed;
             let redirector = followed.and_then(|life| there.get(&life).cloned());
             out.push(MembershipOutput::Redirector(redirector));
+        }
+        let LineSteps { say, look } = self.lines.settle(now, followed, &there);
+        if let Some(word) = say {
+            self.send_to_all(&Say::Line(self.swim.identity().clone(), word), out);
+        }
+        if look {
+            out.push(MembershipOutput::Look);
         }
     }
 }
@@ -432,6 +466,8 @@ impl Machine for Membership {
                 }
             }
             MembershipInput::Seed(address) => self.found(address, out),
+            MembershipInput::Line(line) => self.lines.is(line),
+            MembershipInput::Looked(stands) => self.lines.looked(now, stands),
             MembershipInput::Leave => return self.leave(now, out),
         }
         self.settle(now, out);
@@ -459,7 +495,8 @@ impl Machine for Membership {
             return None;
         }
         let Some(seek_at) = self.seek_at else { return Some(Instant(0)) };
-        [Some(seek_at), self.timers.next(), self.election.next_timeout()]
+        let election = self.election.next_timeout();
+        [Some(seek_at), self.timers.next(), election, self.lines.next_timeout()]
             .into_iter()
             .flatten()
             .min()

@@ -1,5 +1,7 @@
+mod lines;
 mod strays;
 
+use super::line::LineWord;
 use super::*;
 use crate::machine::Faults;
 use proptest::prelude::*;
@@ -8,6 +10,8 @@ use std::collections::BTreeSet;
 const MILLI: u64 = 1_000_000;
 /// What a datagram takes.
 const WAY: u64 = MILLI / 5;
+/// What a look takes, and a relay until its line stands.
+const LOOK: u64 = 60 * MILLI;
 
 /// A group of machines, and a network between them.
 struct Group {
@@ -16,7 +20,13 @@ struct Group {
     /// Whom each was told to follow, by the number in its address.
     follows: Vec<Option<usize>>,
     flying: BTreeMap<(u64, u64), (usize, usize, Bytes)>,
+    /// What a process is told beside datagrams, and when.
+    told: BTreeMap<(u64, u64), (usize, MembershipInput)>,
     sent: u64,
+    /// Whose line to the parent is cut.
+    lines_cut: BTreeSet<usize>,
+    /// How often each was asked to look.
+    looks: Vec<u32>,
     /// Pairs that do not reach each other.
     cut: BTreeSet<(usize, usize)>,
     /// By which name one calls another, in the place of its address.
@@ -52,7 +62,10 @@ impl Group {
             machines: candidacies.iter().enumerate().map(machine).collect(),
             follows: vec![None; candidacies.len()],
             flying: BTreeMap::new(),
+            told: BTreeMap::new(),
             sent: 0,
+            lines_cut: BTreeSet::new(),
+            looks: vec![0; candidacies.len()],
             cut: BTreeSet::new(),
             called: BTreeMap::new(),
             still: BTreeSet::new(),
@@ -68,7 +81,9 @@ impl Group {
         };
         let timer = self.machines.iter().enumerate().filter_map(timer).min();
         let flight = self.flying.keys().next().copied();
-        let next = [timer.map(|(at, _)| at), flight.map(|(at, _)| at)].into_iter().flatten().min();
+        let told = self.told.keys().next().copied();
+        let next = [timer.map(|(at, _)| at), flight.map(|(at, _)| at), told.map(|(at, _)| at)];
+        let next = next.into_iter().flatten().min();
         let Some(at) = next.filter(|at| *at <= until) else {
             self.now = until;
             return false;
@@ -89,6 +104,12 @@ impl Group {
             let from = self.called.get(&(to, from)).cloned().unwrap_or_else(|| from.to_string());
             machine.handle(Instant(at), MembershipInput::Received { from, datagram }, &mut out);
             self.carry_out(to, out);
+        } else if let Some(key) = told.filter(|(due, _)| *due == at) {
+            let (to, input) = self.told.remove(&key).expect("it is to be told");
+            if let Some(Some(machine)) = self.machines.get_mut(to) {
+                machine.handle(Instant(at), input, &mut out);
+                self.carry_out(to, out);
+            }
         } else if let Some((_, number)) = timer {
             let machine = self.machines[number].as_mut().expect("it has a timer");
             machine.handle_timeout(Instant(at), &mut out);
@@ -114,8 +135,12 @@ impl Group {
                 }
                 MembershipOutput::Redirector(followed) => {
                     let followed = followed.map(|it| it.address.parse().expect("a number"));
+                    if followed == Some(number) && self.follows[number] != followed {
+                        self.dials(number, LOOK);
+                    }
                     self.follows[number] = followed;
                 }
+                MembershipOutput::Look => self.look(number),
             }
         }
     }
@@ -391,7 +416,9 @@ fn a_claim_says_no_more_than_is_believed() {
         .collect();
     machine.election.begin(Instant(0));
     for at in [1, 2] {
-        machine.election.settle(Instant(at), &there, |_| Duration::from_secs(1));
+        let lines = Lines::new(participant(0, Candidacy::May(1)), LineTimes::default());
+        let last = |_| Duration::from_secs(1);
+        machine.election.settle(Instant(at), (&there, &lines), last, Duration::ZERO);
     }
     let claim = machine.claim().expect("it is the first of all");
     assert_eq!(claim.weight as usize, MEMBERS_MAX);
@@ -499,6 +526,8 @@ fn datagrams_are_written_as_ever() {
         (None, Say::Left(other.clone())),
         (Some(claim), Say::Claimed),
         (None, message(foca::Message::Ping(7))),
+        (Some(claim), Say::Line(one.clone(), LineWord { number: 258, stands: true })),
+        (None, Say::Line(other.clone(), LineWord { number: 1, stands: false })),
         (Some(claim), message(foca::Message::PingReq { target, probe_number: 255 })),
         (None, message(foca::Message::TurnUndead)),
     ];
