@@ -241,8 +241,10 @@ impl Dialer {
                     let at = now();
                     let hangs = at.since(begun) >= HANGS_AFTER
                         && at.since(restarted) >= self.target.link.connect_limit.0;
+                    if hangs {
+                        restarted = at;
+                    }
                     if hangs || !self.target.is_to(parents.borrow_and_update().as_ref()) {
-                        restarted = now();
                         break None;
                     }
                 }

@@ -154,11 +154,11 @@ impl Lines {
     }
 
     /// This process stood still: what was found before is of the past, and words that came meanwhile are yet to be read.
-    /// Its own line was not tried meanwhile.
-    pub(super) fn stood_still(&mut self, now: Instant) {
+    /// Its own line was not tried for so long: that is no time of a cut, what was before it is.
+    pub(super) fn stood_still(&mut self, now: Instant, late: Duration) {
         self.looks.found = None;
         if let Some(Lead { stands: (false, since), .. }) = &mut self.lead {
-            *since = now;
+            *since = since.after(late).min(now);
         }
     }
 

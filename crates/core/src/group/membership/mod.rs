@@ -358,7 +358,8 @@ impl Membership {
     /// A process that stood still does not take that for the silence of others: what came meanwhile is yet to
     /// be read.
     fn goes_on(&mut self, now: Instant) {
-        let due = [self.timers.next(), self.election.raise_at()].into_iter().flatten().min();
+        let due = [self.timers.next(), self.election.raise_at(), self.lines.next_timeout()];
+        let due = due.into_iter().flatten().min();
         let late = due.map_or(Duration::ZERO, |at| now.since(at));
         if late <= self.config.probe_every {
             return;
@@ -366,7 +367,7 @@ impl Membership {
         crate::probe::probe("membership-stood-still");
         self.timers.put_off(late);
         self.election.put_off(late);
-        self.lines.stood_still(now);
+        self.lines.stood_still(now, late);
     }
 
     /// One more address is asked, at once if it is new.

@@ -272,6 +272,41 @@ fn a_link_of_a_moment_is_none() {
     }
 }
 
+/// A redirector on a loaded machine stood still for a moment every other second: each time its line had been cut for no
+/// time at all, and it never said so. One that stands still for long has not tried its line meanwhile.
+#[test]
+fn a_standstill_is_no_time_of_a_cut_and_ends_none() {
+    let mut group = Group::of(3);
+    group.agree(&[0, 1, 2]);
+    group.run(3_000);
+    group.cuts(0);
+    let mut seconds = 0;
+    while group.follows[0] == Some(0) {
+        group.still.insert(0);
+        group.run(400);
+        group.still.clear();
+        group.run(1_600);
+        seconds += 2;
+        assert!(seconds <= 16, "it is followed still");
+    }
+    let mut group = Group::of(1);
+    group.agree(&[0]);
+    group.run(3_000);
+    group.cuts(0);
+    group.run(1_000);
+    group.still.insert(0);
+    group.run(20_000);
+    group.still.clear();
+    group.run(3_000);
+    let is_cut = |group: &Group| {
+        let machine = group.machines[0].as_ref().expect("it lives");
+        machine.is_cut(participant(0, Candidacy::May(1)).life)
+    };
+    assert!(!is_cut(&group), "four seconds of those it could try");
+    group.run(2_000);
+    assert!(is_cut(&group));
+}
+
 /// What was said before something newer does not count, nor what nobody who is known said, nor an old word.
 #[test]
 fn words_that_come_late() {
