@@ -49,13 +49,10 @@ pub(crate) async fn run() -> Result<Value> {
 
     let (_relay, bare) = bare_relay(&site, origin.port)?;
     let parents = [origin.port, redirector.port, bare];
-    let (asleep, helper) = measured(&site, parents, "first", &pages, None).await?;
+    let mut helping = None;
+    let asleep = measured(&site, parents, "first", &pages, &mut helping).await?;
     let awake = match awake() {
-        Some(kept) => {
-            let (told, _helper) = measured(&site, parents, "awake", &pages, Some(helper)).await?;
-            drop(kept);
-            told
-        }
+        Some(_kept) => measured(&site, parents, "awake", &pages, &mut helping).await?,
         None => Value::Null,
     };
     std::fs::write(site.path(BUSY_FILE), "")?;
@@ -86,8 +83,8 @@ async fn measured(
     [origin, redirector, bare]: [u16; 3],
     instance: &str,
     pages: &[PageId],
-    helping: Option<Process>,
-) -> Result<(Value, Process)> {
+    helping: &mut Option<Process>,
+) -> Result<Value> {
     let direct = node(site, "one", origin, None).await?;
     let member = node(site, "asker", redirector, Some(instance)).await?;
     let bare = node(site, "bare", bare, None).await?;
@@ -95,14 +92,13 @@ async fn measured(
     let (request, through) = (middle(&direct_us), middle(&redirected_us));
     let bare_adds = middle(&relayed_us) - request;
     bare.shutdown().await;
-    let helping = match helping {
-        Some(helping) => helping,
-        None => helper(site, redirector, pages.len())?,
-    };
+    if helping.is_none() {
+        *helping = Some(helper(site, redirector, pages.len())?);
+    }
     let [above_us, peer_us] = fetches([&direct, &member], pages).await?;
     member.shutdown().await;
     direct.shutdown().await;
-    let told = json!({
+    Ok(json!({
         "request_us": request,
         "request_through_redirector_us": through,
         "redirector_adds_us": through - request,
@@ -113,8 +109,7 @@ async fn measured(
         "peer_fetch": figures(&peer_us),
         "peer_fetch_ratio": middle(&peer_us) / middle(&above_us),
         "peer_fetch_beside_bare": middle(&peer_us) / bare_adds,
-    });
-    Ok((told, helping))
+    }))
 }
 
 fn middle(times: &[f64]) -> f64 {
