@@ -25,6 +25,8 @@ pub struct Expired {
     lost: BTreeSet<PartId>,
     /// What else a part belongs to.
     parts: BTreeMap<PartId, Vec<PartId>>,
+    /// Parts that their nodes have withdrawn: what they are of is never done (`withdrawn`).
+    withdrawn: BTreeSet<PartId>,
 }
 
 impl Expired {
@@ -75,6 +77,11 @@ impl Expired {
         *confirmed = upto.max(*confirmed);
     }
 
+    /// A node has withdrawn a commit.
+    pub fn withdrawn(&mut self, domain: DomainId, id: CommitId) {
+        self.withdrawn.insert(PartId { domain, id });
+    }
+
     /// The origin hears something.
     pub fn asked(&mut self, message: &Message) {
         match message {
@@ -108,11 +115,21 @@ impl Expired {
     /// Whether nobody may be able to tell what became of a transaction, of which these parts are known.
     #[must_use]
     pub fn may_be(&self, part: PartId) -> bool {
-        // Of another part the outcome is not confirmed before this one's is there. And who decides may know of a
-        // transaction that it was done, and the part's own domain have lost it (decision 0035).
+        // Who decides may know of a transaction that it was done, and the part's own domain have lost it (decision
+        // 0035).
         self.lost.contains(&part)
             || self.is_expired(part.domain, part.id)
             || self.may_be_lost(&[part])
+            || self.is_given_up(part)
+    }
+
+    /// Whether the outcome of another part was confirmed, of a transaction of which its node has withdrawn a part: it asks for
+    /// no more, though one may be on its way still. Of any other it confirms none before all have theirs.
+    fn is_given_up(&self, part: PartId) -> bool {
+        let whole = || self.parts.get(&part).into_iter().flatten();
+        let mut others = whole().filter(|other| **other != part);
+        whole().any(|part| self.withdrawn.contains(part))
+            && others.any(|other| self.is_expired(other.domain, other.id))
     }
 
     /// Whether a node may say so to its user, who was not told before: it confirms what it has told.
@@ -189,6 +206,42 @@ mod tests {
         expired.answered(&told(3));
         expired.durable(ONE, &LogRecord::Confirmed { boot: BootId(7), upto: u64::MAX });
         expired.answered(&told(4));
+    }
+
+    /// Both domains know the process; part 4 of the second was heard of a transaction whose part 3 of the first is
+    /// confirmed.
+    fn of_two() -> Expired {
+        let mut expired = known();
+        let two = DomainId(2);
+        expired.durable(two, &LogRecord::Boot { boot: BootId(7), name: "a".into() });
+        let id = |sequence| CommitId { boot: BootId(7), sequence };
+        let parts = vec![PartId { domain: ONE, id: id(3) }, PartId { domain: two, id: id(4) }];
+        for part in &parts {
+            expired.parts.insert(*part, parts.clone());
+        }
+        expired
+    }
+
+    fn told_of_two() -> Message {
+        let id = CommitId { boot: BootId(7), sequence: 4 };
+        let (outcome, history) = (Outcome::Unknown, HistoryId(1));
+        Message::Committed { domain: DomainId(2), id, outcome, history }
+    }
+
+    /// Seed 22410724201143 of two origins: a transaction was refused where it was decided; the node that was told so withdrew
+    /// the other part, which was put off, and confirmed the outcome. That part came late all the same: there nobody could
+    /// be asked any more, and nobody waited.
+    #[test]
+    fn a_part_of_what_its_node_has_given_up_may_be() {
+        let mut expired = of_two();
+        expired.withdrawn(DomainId(2), CommitId { boot: BootId(7), sequence: 4 });
+        expired.answered(&told_of_two());
+    }
+
+    #[test]
+    #[should_panic(expected = "P11")]
+    fn a_part_of_what_is_waited_for_may_not() {
+        of_two().answered(&told_of_two());
     }
 
     #[test]
