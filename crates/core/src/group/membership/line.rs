@@ -157,7 +157,12 @@ impl Lines {
     /// Its own line was not tried for so long: that is no time of a cut, what was before it is.
     pub(super) fn stood_still(&mut self, now: Instant, late: Duration) {
         self.looks.found = None;
-        if let Some(Lead { stands: (false, since), .. }) = &mut self.lead {
+        let Some(Lead { up, stands, .. }) = &mut self.lead else { return };
+        if let (false, since) = stands {
+            *since = since.after(late).min(now);
+        }
+        // Nor did a link stand for so long that came before: it may have broken again meanwhile.
+        if let (true, since) = up {
             *since = since.after(late).min(now);
         }
     }

@@ -386,3 +386,36 @@ proptest! {
         group.machines.iter().flatten().for_each(Membership::check);
     }
 }
+
+/// A line that was cut came back for a moment; the redirector stood still, and the line was gone again when it went on.
+/// What it had stood still was counted as if the line had stood: the cut was taken back, and nobody looked any more.
+#[test]
+fn a_link_of_a_moment_is_none_however_long_the_process_stood_still() {
+    let own = participant(0, Candidacy::May(1));
+    let there = BTreeMap::from([(own.life, own.clone())]);
+    let at = |millis: u64| Instant(millis * MILLI);
+    for stall in [0, 2_000] {
+        let mut lines = Lines::new(own.clone(), LineTimes::default());
+        let settle = |lines: &mut Lines, millis| {
+            lines.settle(at(millis), Some(own.life), &there);
+        };
+        lines.is(Some(false));
+        settle(&mut lines, 0);
+        settle(&mut lines, 15_000);
+        assert!(lines.is_cut(own.life));
+        lines.is(Some(true));
+        settle(&mut lines, 16_000);
+        if stall > 0 {
+            lines.stood_still(at(18_100), Duration::from_millis(stall));
+        }
+        settle(&mut lines, 18_100);
+        assert_eq!(
+            lines.is_cut(own.life),
+            stall > 0,
+            "it stood for 2.1 s, {stall} ms of them unseen"
+        );
+        lines.is(Some(false));
+        settle(&mut lines, 18_200);
+        assert_eq!(lines.is_cut(own.life), stall > 0);
+    }
+}
