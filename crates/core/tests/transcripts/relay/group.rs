@@ -2,7 +2,7 @@
 
 use super::*;
 use larder_core::commit::{Op, PageKind};
-use larder_core::group::{GroupConfig, GroupMessage, HelpEnd};
+use larder_core::group::{GroupConfig, GroupMessage, HOLES_SINCE, HelpEnd};
 use larder_core::page::Page;
 use larder_core::rights::{Effective, Right, Rights};
 
@@ -38,12 +38,13 @@ pub(super) fn group(prose: &str) -> Run {
 /// The same with other bounds. They are told of each other at once.
 pub(super) fn group_in(prose: &str, config: GroupConfig) -> Run {
     let members_every = Duration::ZERO;
+    let version = if config.holes { HOLES_SINCE } else { 4 };
     let group = Some(GroupConfig { members_every, ..config });
     let mut run = Run::with(prose, RelayConfig { group, ..RelayConfig::default() });
     for (link, name, boot) in MEMBERS {
         run.quietly(vec![
             opened(link, name),
-            hello_of(link, name, boot, (Role::Node, 4)),
+            hello_of(link, name, boot, (Role::Node, version)),
             says(link, GroupMessage::Join { address: format!("at-{name}") }),
             resume_new(link, 1),
             register(link, name, boot),
@@ -171,6 +172,28 @@ fn what_a_member_changes_it_keeps() {
     run.step(vec![up(Message::Committed { domain: DOMAIN, id, outcome, history })]);
     run.step(vec![fetch(3, 5, &[3, 9])]);
     run.0.end("relay_group_what_a_member_changes");
+}
+
+/// Finding 571: what is said of copies with holes is of those, and not of complete ones.
+#[test]
+fn a_copy_with_holes_is_pointed_to_and_lacked_as_one() {
+    let mut run = group_in(
+        "Copies with holes are sent. a and b had page 3, which somebody outside changed: both have it with holes. c is \
+         pointed to one of them, and told so, and so is the helper. It turns out to have no copy at all: c asks above. \
+         Another miss of it finds the other one; and once nobody has a copy it is asked for above.",
+        GroupConfig { holes: true, ..GroupConfig::default() },
+    );
+    run.quietly(vec![fetch(1, 5, &[3]), found(2, 3), fetch(2, 5, &[3])]);
+    run.quietly(vec![helped(2, 5, 3, HelpEnd::Came)]);
+    run.step(vec![advance(5, 6, 3)]);
+    run.step(vec![fetch(3, 5, &[3])]);
+    run.step(vec![helped(3, 5, 3, HelpEnd::Lacked), fetch(3, 6, &[3])]);
+    run.quietly(vec![evicted(3, &[3])]);
+    run.step(vec![fetch(3, 7, &[3])]);
+    run.step(vec![helped(3, 7, 3, HelpEnd::Lacked), fetch(3, 8, &[3])]);
+    run.quietly(vec![evicted(3, &[3])]);
+    run.step(vec![fetch(3, 9, &[3])]);
+    run.0.end("relay_group_a_copy_with_holes");
 }
 
 fn acknowledges(link: u64, through: u64) -> (String, LinkInput) {
