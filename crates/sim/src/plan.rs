@@ -698,4 +698,37 @@ impl Limits {
             copies_max: copies_max(),
         }
     }
+
+    /// More of everything than a run of a few members needs, and times about as they are shipped.
+    #[must_use]
+    pub fn ample() -> Self {
+        Self {
+            memory_bytes: 1 << 20,
+            policy: PolicyKind::S3Fifo,
+            recent_max: 1 << 10,
+            notices_max: 1 << 10,
+            kept_max: 1 << 10,
+            snapshot_bytes: 1 << 20,
+            requests_max: 1024,
+            stream_window_bytes: 1 << 20,
+            bulk_window_bytes: 1 << 20,
+            lease: Duration::from_secs(15),
+            beat: Duration::from_secs(2),
+            silence: Duration::from_secs(10),
+            ring_commits_max: 1 << 12,
+            ring_bytes_max: 1 << 20,
+            registered_pages_max: 1 << 10,
+            advance_bytes: 1 << 16,
+            quiet_interval: Duration::from_millis(5),
+            recent_writes_max: 1 << 12,
+            page_cache_bytes: 1 << 20,
+            install_bytes: 1 << 20,
+            install_interval: Duration::from_millis(500),
+            install_pages_max: 1024,
+            append_records_max: 1024,
+            resume_pages_max: 65_536,
+            boots_per_name_max: 4_096,
+            copies_max: copies_max(),
+        }
+    }
 }

@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 211] = [
+pub const PROBES: [(&str, Reached); 215] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -124,6 +124,7 @@ pub const PROBES: [(&str, Reached); 211] = [
     ("look-goes-on", Often),
     ("looked-ahead", Often),
     ("membership-stood-still", Often),
+    ("missed-redirector-is-gone", Often),
     // A silent link is closed by its timer at the very moment from which on its name may be taken; only a
     // runtime whose timers are late comes here.
     ("name-taken-over", Rare),
@@ -169,9 +170,12 @@ pub const PROBES: [(&str, Reached); 211] = [
     ("read-right-lost", Often),
     ("reader-overrun", Often),
     ("recovered-ops-applied", Often),
+    ("redirector-answers", Often),
     ("redirector-gives-way", Often),
     ("redirector-is-cut", Often),
     ("redirector-is-gone", Often),
+    ("redirector-is-missed", Often),
+    ("redirector-is-missed-by-few", Often),
     ("refusal-told-again", Often),
     ("refused-after-it-was-sent", Rare),
     ("refused-commit-undone", Often),

@@ -1,9 +1,9 @@
 //! Named races: worlds arranged so that one known race is met in nearly every run. Each is a plan
 //! with few free choices; the seed still draws the order of events.
 
-use crate::agenda::{MILLI, SECOND};
+use crate::agenda::{MICRO, MILLI, SECOND};
 use crate::net::Line;
-use crate::plan::{Action, Bounds, Budget, Plan, Trouble};
+use crate::plan::{Action, Bounds, Budget, FailoverPlan, GroupPlan, Limits, Plan, Trouble};
 use larder_core::machine::Faults;
 use larder_core::time::Duration;
 
@@ -71,6 +71,12 @@ pub const SCENARIOS: &[Scenario] = &[
                 answer to its resume comes first (rule 17), and its commits are not done twice \
                 (rule 15).",
         arrange: owed_changes,
+    },
+    Scenario {
+        name: "redirector-killed",
+        story: "A group on a LAN, far from the origin, whose redirectors die again and again: within two seconds each \
+                member that lives is current again by the next one, and has its answers.",
+        arrange: redirector_killed,
     },
     Scenario {
         name: "side-by-side",
@@ -200,6 +206,44 @@ fn owed_changes(plan: &mut Plan) {
     plan.limits.ring_commits_max = 1;
     plan.limits.install_interval = Duration::from_millis(10);
     actions(plan, &[(Action::Read, 4), (Action::Add, 4), (Action::Create, 2), (Action::Max, 2)]);
+}
+
+fn redirector_killed(plan: &mut Plan) {
+    let members = 3 + (plan.seed / 2 % 4) as u16;
+    (plan.relays, plan.nodes) = (vec![0], vec![1; usize::from(members)]);
+    let lan = Line { latency: 100 * MICRO, jitter: 100 * MICRO, byte_nanos: 8, bulk_spread: 0 };
+    let far = Line { latency: 40 * MILLI, jitter: 0, byte_nanos: 8, bulk_spread: 0 };
+    plan.lines = std::iter::once(far).chain(vec![lan; usize::from(members)]).collect();
+    plan.clients = members;
+    plan.group = Some(GroupPlan {
+        line: lan,
+        help_wait: 100 * MILLI,
+        help_wait_long: SECOND,
+        helps_max: 1024,
+        helping_max: 256,
+        asking_max: 4096,
+        directory_bytes_max: 1 << 20,
+        rest: SECOND,
+        update_bytes_max: 64 << 10,
+        updates_bytes_max: 16 << 20,
+        holes: false,
+        strangers: Vec::new(),
+        failover: Some(FailoverPlan {
+            standbys: (0..members).collect(),
+            relay_is_pinned: false,
+            probe_wait: 80 * MILLI,
+            suspect: 500 * MILLI,
+            loss_percent: 0,
+            stray_percent: 0,
+            works_within: Some(2 * SECOND),
+        }),
+    });
+    plan.events = 30_000;
+    (plan.drift_ppm, plan.store_nanos, plan.mix.patience) = (0, MILLI, 20 * SECOND);
+    plan.limits = Limits::ample();
+    (plan.twins, plan.seconds, plan.relay_seconds) = (false, false, false);
+    plan.troubles = vec![(Trouble::KillRedirector, 8 * SECOND)];
+    actions(plan, &[(Action::Read, 4), (Action::Put, 8), (Action::Create, 2)]);
 }
 
 fn side_by_side(plan: &mut Plan) {

@@ -138,6 +138,11 @@ fn a_redirector_that_is_killed_is_replaced_while_others_work() -> Result<()> {
     println!("{count} files; with the redirector's death the slowest took {longest:?}");
     ensure!(count > 10, "{count} files only");
     ensure!(longest < Duration::from_secs(10), "{longest:?} without a commit");
+    // Its kernel told them at once.
+    for mount in &mounts[1..] {
+        let log = mount.process.log();
+        ensure!(log.contains("the link to the redirector broke"), "{log}");
+    }
     assert_all(&mounts[2].at("work"), count)?;
     let back = lan.mount(0, 2.0)?;
     ensure!(lan.redirector(&back)? == next, "whoever comes back follows");

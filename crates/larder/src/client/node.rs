@@ -227,7 +227,7 @@ impl Node {
         let outlet = CacheOutlet::new(&requests, events.clone(), neighbours);
         let places = membership.as_ref().filter(|_| config.group.elects()).map(|membership| {
             let door = (membership, &credentials);
-            take_part(&config, door, inputs.clone(), (elected, link.clone()))
+            take_part(&config, door, inputs.clone(), (elected, link.clone(), dialer.broke()))
         });
         let neighbours = membership.map_or_else(Vec::new, |membership| {
             let trust = (&credentials, &config.link);
@@ -552,7 +552,7 @@ fn take_part(
     config: &NodeConfig,
     (membership, credentials): (&Membership, &Arc<Credentials>),
     member: Inputs<Cache>,
-    (parents, link): (watch::Sender<Option<Parent>>, LinkWatch),
+    (parents, link, broke): (watch::Sender<Option<Parent>>, LinkWatch, watch::Receiver<bool>),
 ) -> Places {
     let relay = config.redirector();
     let line = watch::Sender::new(None);
@@ -567,6 +567,7 @@ fn take_part(
         credentials: credentials.clone(),
         link: config.link.clone(),
         line: OwnLine::new(line.subscribe(), Some(looker), config.link.connect_limit.0),
+        broke: Some(broke),
         member: Some(member),
     };
     let guests = membership.guests.clone();

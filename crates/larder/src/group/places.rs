@@ -136,6 +136,7 @@ impl Stage {
     ) {
         let mut link = self.link.clone();
         let mut tries = Tries::new();
+        let mut elected = true;
         loop {
             let now = followed.borrow_and_update().clone();
             if now == (Followed::Nobody { awaited: true })
@@ -145,6 +146,7 @@ impl Stage {
                 if changed.is_err() {
                     return;
                 }
+                elected = true;
                 continue;
             }
             let up = matches!(*link.borrow_and_update(), LinkState::Up { .. });
@@ -156,14 +158,17 @@ impl Stage {
             let (retires_at, gone) = {
                 let half = &mut *half.lock().await;
                 self.act(&now, half);
-                self.turn(parent);
+                self.turn(parent, std::mem::take(&mut elected) && !up);
                 let gone = half.as_ref().map(|half| half.relaying.gone());
                 (half.as_ref().and_then(|half| half.retires_at), gone)
             };
             tokio::select! {
-                changed = followed.changed() => if changed.is_err() {
-                    return;
-                },
+                changed = followed.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    elected = true;
+                }
                 // The cache's task is gone, and its dialler with it: nothing is left to follow for.
                 changed = link.changed() => if changed.is_err() {
                     return;
@@ -180,7 +185,7 @@ impl Stage {
                     // Whoever goes on in this process has a parent again, and the others elect somebody else.
                     self.guests.keep_out(Side::Down);
                     drop(half.lock().await.take());
-                    self.turn(Some(Parent::configured(above)));
+                    self.turn(Some(Parent::configured(above)), false);
                     breaks.send_replace(true);
                     return leaver.leave().await;
                 }
@@ -188,13 +193,11 @@ impl Stage {
         }
     }
 
-    fn turn(&self, parent: Option<Parent>) {
+    /// Who is the parent now. A redirector is dialled at once, if that is wanted, though it was the parent before: whoever
+    /// started again at the same address is not to be waited for until the pause is over that follows the attempts before.
+    fn turn(&self, parent: Option<Parent>, dial: bool) {
         let Some(parent) = parent else { return };
-        self.parents.send_if_modified(|before| {
-            let changes = before.as_ref() != Some(&parent);
-            *before = Some(parent);
-            changes
-        });
+        self.parents.send_if_modified(|before| turned(before, parent, dial));
     }
 
     /// Begins the relay beside the cache, or has it end.
@@ -225,6 +228,12 @@ impl Stage {
         self.guests.let_in(relaying.children(&self.credentials));
         Half { relaying, metrics, retires_at: None }
     }
+}
+
+/// Whether a dialler has to hear who is the parent now.
+fn turned(before: &mut Option<Parent>, parent: Parent, dial: bool) -> bool {
+    let found = parent.found;
+    before.replace(parent.clone()) != Some(parent) || dial && found
 }
 
 /// Who is to be the parent; none: as before. `linked`: to whom there is a link.
@@ -348,6 +357,19 @@ mod tests {
 
     fn found(address: &str) -> Parent {
         Parent { address: address.into(), found: true }
+    }
+
+    /// A redirector that was killed twice in a quarter of a second was back at its address, elected again, and reached a
+    /// second later by those whose pauses had grown meanwhile.
+    #[test]
+    fn whoever_is_elected_again_is_dialled_at_once() {
+        let (one, above) = (found("a:1"), Parent::configured("o:1"));
+        let mut before = Some(one.clone());
+        assert!(!turned(&mut before, one.clone(), false), "as before");
+        assert!(turned(&mut before, one.clone(), true), "elected again");
+        assert!(turned(&mut before, above.clone(), false), "another one");
+        assert!(!turned(&mut before, above.clone(), true), "nobody was elected");
+        assert_eq!(before, Some(above));
     }
 
     /// While nobody was followed, the end of the last attempt stayed in the past: a node looked at it again and again

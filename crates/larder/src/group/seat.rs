@@ -55,6 +55,8 @@ pub(crate) struct Candidate {
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) link: LinkConfig,
     pub(crate) line: OwnLine,
+    /// Whether its link to the redirector broke, and none has stood since; none: it is linked to none.
+    pub(crate) broke: Option<watch::Receiver<bool>>,
     /// A member, whose neighbours reach it there too.
     pub(crate) member: Option<Inputs<Cache>>,
 }
@@ -247,7 +249,7 @@ impl Sitting {
         let mut outputs = Vec::new();
         let own = self.own.clone();
         let mut changes = std::pin::pin!(candidate.is_another(&own));
-        let mut line = candidate.line.clone();
+        let (mut line, mut broke) = (candidate.line.clone(), candidate.broke.clone());
         loop {
             self.carry_out(&mut outputs, candidate, follows);
             self.tells_of_its_line();
@@ -277,6 +279,13 @@ impl Sitting {
                 }
                 stands = line.changes() => {
                     self.machine.handle(now(), MembershipInput::Line(stands), &mut outputs);
+                }
+                broke = told(&mut broke) => {
+                    let input = if broke { MembershipInput::Broke } else { MembershipInput::Linked };
+                    if broke {
+                        tracing::info!("the link to the redirector broke: it is asked whether it is there");
+                    }
+                    self.machine.handle(now(), input, &mut outputs);
                 }
                 Some(stands) = self.looked.1.recv() => {
                     self.machine.handle(now(), MembershipInput::Looked(stands), &mut outputs);
@@ -369,6 +378,16 @@ impl Sitting {
         });
         json!({ "term": claim.map(|claim| claim.term), "there": there.collect::<Vec<_>>() })
     }
+}
+
+/// Waits until it is another one, and gives it; where there is nobody to say so, for ever.
+async fn told(watched: &mut Option<watch::Receiver<bool>>) -> bool {
+    if let Some(watched) = watched
+        && watched.changed().await.is_ok()
+    {
+        return *watched.borrow_and_update();
+    }
+    std::future::pending().await
 }
 
 /// Finds out by which address this process is reached; none: it ends before.

@@ -205,6 +205,7 @@ impl RelayServer {
             credentials: credentials.clone(),
             line: OwnLine::new(watch::channel(relaying.uplink()).1, None, link.connect_limit.0),
             link,
+            broke: None,
             member: None,
         };
         let seat = config.group.elects().then(|| Seat::take(candidate, &guests));

@@ -13,6 +13,7 @@ use larder_core::across::OriginMessage;
 use larder_core::id::LinkId;
 use larder_core::message::{CloseReason, Message};
 use larder_core::time::Instant;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -159,6 +160,8 @@ pub(crate) struct Dialer {
     state: watch::Sender<LinkState>,
     /// Where it is told by which address the parent sees this process.
     local: watch::Sender<Option<IpAddr>>,
+    /// Whether the link to a redirector that the group found broke, and none has stood since.
+    broke: watch::Sender<bool>,
     /// A member of a group helps neighbours while its machine is busy.
     helper: Option<Helper>,
     /// What the redirector that the group found has against this process, or the reverse.
@@ -183,6 +186,7 @@ impl Dialer {
             setup,
             state,
             local: watch::Sender::new(None),
+            broke: watch::Sender::new(false),
             helper: None,
             unfit: None,
         }
@@ -208,6 +212,12 @@ impl Dialer {
     /// By which address the parent sees this process: none before the first link.
     pub(crate) fn local(&self) -> watch::Receiver<Option<IpAddr>> {
         self.local.subscribe()
+    }
+
+    /// Whether the link to a redirector that the group found broke, without a goodbye of either side, and none has stood
+    /// since: its process may have ended.
+    pub(crate) fn broke(&self) -> watch::Receiver<bool> {
+        self.broke.subscribe()
     }
 
     /// Runs until the machine's task is gone.
@@ -307,6 +317,7 @@ impl Dialer {
             if let Message::Welcome { name, .. } = &message {
                 tracing::info!(parent = %name, address = %self.target.address, "linked");
                 self.state.send_replace(LinkState::Up { parent: name.clone() });
+                self.broke.send_if_modified(std::mem::take);
             }
             if let Message::Origin(OriginMessage::Greets { name, .. }) = &message {
                 tracing::info!(origin = %name, address = %self.target.address, "linked");
@@ -319,6 +330,10 @@ impl Dialer {
         };
         let elsewhere = moved_from(parents, &self.target);
         let end = self.target.run(dialed, &self.setup, link, first, elsewhere).await;
+        let stood = matches!(*self.state.borrow(), LinkState::Up { .. });
+        if self.target.found && stood && self.may_have_ended(&end) {
+            self.broke.send_replace(true);
+        }
         Ended::Failed(match end {
             // This process ends: nothing is wrong, and nothing is dialled any more.
             End::Stopped | End::Closed(CloseReason::Shutdown) => return Ended::Stopped,
@@ -333,6 +348,14 @@ impl Dialer {
                 None => LinkState::Down(Some(broken(&error))),
             },
         })
+    }
+
+    /// Whether a link ended as it does when the other side's process does. That this side is not trusted, or that the line is
+    /// cut, is another matter.
+    fn may_have_ended(&self, end: &End) -> bool {
+        let End::Broken(error) = end else { return false };
+        let cut = [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
+        !cut.contains(&error.kind()) && self.target.refused(error).is_none()
     }
 
     /// Says where the link is; logged once, not at every attempt.

@@ -27,6 +27,9 @@ pub struct FailoverPlan {
     /// Percent of datagrams that come twice, or seconds late.
     #[serde(default)]
     pub stray_percent: u64,
+    /// A group that lost its redirector works again within so long, in nanoseconds; none: that is not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub works_within: Option<u64>,
 }
 
 /// The troubles of groups that can lose their redirectors.
@@ -70,6 +73,7 @@ impl Plan {
             suspect: probe_wait * pick(rng, &[2, 6]),
             loss_percent: pick(rng, &[0, 0, 2, 20]),
             stray_percent: pick(&mut Rng::new(self.seed ^ 0x00da_7a67), &[0, 0, 5, 40]),
+            works_within: None,
         };
         if failover.standbys.is_empty() {
             return;

@@ -27,11 +27,14 @@ impl World {
         let Some((proc, group)) = self.any_redirector() else { return };
         let is_relay = matches!(self.process(proc).machinery, Machinery::Relay(_));
         if !is_relay {
+            let relay = self.seats[&proc].relay.expect("it leads");
+            self.note_lost(group, relay);
             return self.kill_node(proc);
         }
         if self.relays_of(group).len() > 1 && self.rng.chance(1, 2) {
             self.process_mut(proc).retired = true;
         }
+        self.note_lost(group, proc);
         self.kill_relay(proc);
     }
 

@@ -7,6 +7,7 @@ use crate::digest::digest;
 use crate::net::{Delivery, End, Proc, Way, conn_of, link_of};
 use larder_core::commit::Outcome;
 use larder_core::group::Member;
+use larder_core::group::membership::MembershipInput;
 use larder_core::machine::{LinkInput, LinkOutput};
 use larder_core::message::{CloseReason, Message, Role};
 use larder_core::origin::io::{OriginInput, PeerInput};
@@ -141,6 +142,7 @@ impl World {
         if !self.process(proc).is_up() {
             return;
         }
+        let broke = told && reason.is_none() && self.process(proc).uplink == Some(conn);
         self.trace.mix(0xc105 | u64::from(conn) << 16);
         self.trace.line(|| format!("{proc:?} hears that {conn} is closed ({reason:?})"));
         if told {
@@ -151,6 +153,9 @@ impl World {
             }
         }
         self.lost_uplink(proc, conn);
+        if broke && self.is_member(proc) {
+            self.seat_input(proc, MembershipInput::Broke);
+        }
     }
 
     fn lost_uplink(&mut self, proc: Proc, conn: u32) {

@@ -16,6 +16,7 @@ mod seats;
 mod seconds;
 mod settle;
 mod troubles;
+mod works;
 
 pub use process::{Machinery, Node, OriginHost, Process, RelayHost};
 
@@ -83,6 +84,8 @@ pub struct World {
     shown_before: BTreeMap<DomainId, (HistoryId, Stamp)>,
     /// When a process's own clock was set back, and by how much.
     set_backs: Vec<(Time, u64)>,
+    /// The last redirector that each group lost, where it has to work again soon.
+    lost: BTreeMap<u16, works::Lost>,
     /// Before this time no clock stands still within the stated bias: one did.
     no_freeze_before: Time,
     /// Processes that stood still, and until when.
@@ -139,6 +142,8 @@ pub struct Tally {
     pub troubles: u64,
     /// The same by their kinds, in the order of these.
     pub struck: [u64; TROUBLES.len()],
+    /// Members that followed a redirector that was lost, and worked again in time.
+    pub failovers: u64,
     /// Resumes that went past a fork.
     pub forks: u64,
     /// Starts that a damaged store refused.
@@ -194,6 +199,8 @@ enum Event {
     Look(Proc, u32),
     /// A datagram of one comes to another.
     Datagram(Proc, Proc, bytes::Bytes),
+    /// A group is to work again that lost its redirector, for so many times.
+    Works(u16, u32),
     /// Wall clocks are read.
     Wall,
     /// The next trouble of a kind.
@@ -263,6 +270,7 @@ impl World {
             armed: None,
             shown_before: BTreeMap::new(),
             set_backs: Vec::new(),
+            lost: BTreeMap::new(),
             no_freeze_before: Time(0),
             stalls: Vec::new(),
             core: None,
@@ -376,7 +384,7 @@ impl World {
             Event::Datagram(_, to, _) => About::Message(1 << 31 | u32::from(to.0)),
             Event::Store(domain, _, queue) => About::Store(3 * domain + *queue as u16),
             Event::Stored(..) => About::Answer,
-            Event::Client(..) => return None,
+            Event::Client(..) | Event::Works(..) => return None,
             Event::Wall => About::Wall,
             Event::Trouble(which, _) => About::Trouble(self.plan.troubles[*which].0 as u8),
             Event::Mend(_, drawn) => About::Mend(*drawn),
@@ -398,6 +406,7 @@ impl World {
             Event::Files(proc, incarnation) => self.files_step(proc, incarnation),
             Event::Seat(proc, life) => self.seat_timer(proc, life),
             Event::Look(proc, life) => self.looked(proc, life),
+            Event::Works(group, number) => self.check_works(group, number),
             Event::Datagram(from, to, datagram) => self.datagram_comes(from, to, datagram),
             Event::Wall => self.wall(),
             Event::Trouble(which, number) => self.trouble(which, number),

@@ -9,6 +9,7 @@ use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, NeighbourOutput, 
 use larder_core::cache::{Cache, CacheConfig, ReadCache};
 use larder_core::commit::Write;
 use larder_core::group::GroupMessage;
+use larder_core::group::membership::MembershipInput;
 use larder_core::id::{BootId, CommitId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{CloseReason, EPOCHS_MAX, Message};
@@ -174,6 +175,11 @@ impl World {
             self.oracle.numbers_came(proc, range, *history);
         }
         self.process_mut(proc).node().early.extend(arrived);
+        if let LinkInput::Received { message: Message::Welcome { .. }, .. } = &input
+            && self.is_member(proc)
+        {
+            self.seat_input(proc, MembershipInput::Linked);
+        }
         if let Some(input) = self.reader_helps(proc, input) {
             self.node_input(proc, CacheInput::Link(input));
         }
@@ -234,6 +240,7 @@ impl World {
 
     fn note_withdrawn(&mut self, withdrawn: Vec<(DomainId, CommitId)>) {
         for (domain, id) in withdrawn {
+            self.answers.expired.withdrawn(domain, id);
             self.answers.withdrawn.said(domain, id);
         }
     }

@@ -234,6 +234,11 @@ impl World {
         self.seat_input(to, MembershipInput::Received { from, datagram });
     }
 
+    /// Whether a process is a node of a group that finds its redirectors itself.
+    pub(super) fn is_member(&self, proc: Proc) -> bool {
+        self.seats.contains_key(&proc) && matches!(self.process(proc).machinery, Machinery::Node(_))
+    }
+
     pub(super) fn seat_input(&mut self, proc: Proc, input: MembershipInput) {
         let now = self.process(proc).local(self.now);
         let seat = self.seats.get_mut(&proc).expect("only processes of groups are told");
@@ -307,10 +312,13 @@ impl World {
         let process = self.process_mut(node);
         let before = process.parent.replace((to, line));
         process.attempts = 0;
+        let Some(conn) = self.process(node).uplink else {
+            // It is dialled now, and not when the pause before another attempt at the one before is over.
+            return self.enter_connect(node);
+        };
         if before.is_some_and(|(parent, _)| parent == to) {
             return;
         }
-        let Some(conn) = self.process(node).uplink else { return };
         self.close_from(conn, End::Child, None);
         self.process_mut(node).uplink = None;
         self.node_link(node, LinkInput::Closed { link: link_of(conn), reason: None });

@@ -30,6 +30,8 @@ pub(super) enum Say {
     Swim(Bytes),
     /// Whether the sender's own line to the group's parent stands.
     Line(Identity, LineWord),
+    /// The sender gets no answer from the redirector, of this life, though it follows it.
+    Missed(Identity, BootId),
 }
 
 /// A datagram.
@@ -67,6 +69,7 @@ impl Datagram {
             Say::Claimed => (4, Bytes::new()),
             Say::Swim(bytes) => (5, bytes.clone()),
             Say::Line(identity, word) => (6, line_bytes(identity, *word)),
+            Say::Missed(identity, missed) => (7, missed_bytes(identity, *missed)),
         };
         let claim = self.claim.unwrap_or_default();
         let leader = match self.claim {
@@ -97,6 +100,7 @@ impl Datagram {
             4 => Say::Claimed,
             5 => Say::Swim(head.body),
             6 => line_of(head.body)?,
+            7 => missed_of(head.body)?,
             kind => return Err(WireError::UnknownKind(kind)),
         };
         let claim = match head.leader.len() {
@@ -151,6 +155,18 @@ fn line_of(mut body: Bytes) -> Result<Say, WireError> {
         _ => return Err(WireError::Malformed("whether a line stands")),
     };
     Ok(Say::Line(identity_of(body)?, LineWord { number, stands }))
+}
+
+fn missed_bytes(identity: &Identity, missed: BootId) -> Bytes {
+    let mut bytes = Vec::new();
+    bytes.put_u128(missed.0);
+    write_identity(identity, &mut bytes);
+    bytes.into()
+}
+
+fn missed_of(mut body: Bytes) -> Result<Say, WireError> {
+    let missed = body.try_get_u128().map_err(|_| WireError::Malformed("who is missed"))?;
+    Ok(Say::Missed(identity_of(body)?, BootId(missed)))
 }
 
 fn identity_of(mut body: Bytes) -> Result<Identity, WireError> {

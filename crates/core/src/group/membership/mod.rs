@@ -9,6 +9,7 @@
 //! | who follows whom | why |
 //! |---|---|
 //! | the redirector that is followed is there | it stays: one that starts later changes nothing |
+//! | the links to it break | it is asked at once, and gone if more than half of the others get no answer for a while |
 //! | it is gone | of those who are there and may, the first claims to be it |
 //! | two parts of a group meet | the greater claim is followed, and the other redirector gives way |
 //! | a part of at least half | its redirector raises the term when it knows all who are gone: who comes back follows it |
@@ -20,6 +21,7 @@ mod config;
 mod datagram;
 mod election;
 mod line;
+mod missed;
 mod swim;
 mod timers;
 
@@ -40,6 +42,7 @@ use datagram::{Datagram, SWIM_BYTES_MAX, Say};
 use election::Election;
 use foca::{Foca, Member, NoCustomBroadcast, PeriodicParams, State};
 use line::{LineSteps, Lines};
+use missed::{Missed, Step};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU8, NonZeroUsize};
 use swim::{Asked, Codec, Identity, Numbers};
@@ -52,6 +55,8 @@ const KNOWN_MAX: usize = 2 * MEMBERS_MAX;
 const TOLD_TIMES: NonZeroU8 = NonZeroU8::new(10).expect("not zero");
 /// So many others ask one that does not answer, and hear the news every now and then.
 const ASKED_BY: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
+/// So many times as many hear at once that the redirector is gone: with more the news would be worn out.
+const TOLD_AT_ONCE: usize = 3;
 const ONE: NonZeroUsize = NonZeroUsize::new(1).expect("not zero");
 
 /// What the machine is told.
@@ -72,6 +77,10 @@ pub enum MembershipInput {
     Line(Option<bool>),
     /// What a [`MembershipOutput::Look`] found: whether the group's parent would have a link to this process.
     Looked(bool),
+    /// The link to the redirector broke, and neither side had said goodbye: its process may have ended.
+    Broke,
+    /// A link to the redirector stands: nobody has to ask whether it is there.
+    Linked,
     /// The process is told to end: the others hear of it, and nothing more is asked for.
     Leave,
 }
@@ -106,6 +115,8 @@ pub struct Membership {
     found: VecDeque<String>,
     /// Who answered at which of all addresses: a name that leads to who is there need not be asked.
     answered: BTreeMap<String, BootId>,
+    /// The redirector, whose link broke.
+    missed: Option<Missed>,
     /// When a seed is asked next; none: not begun.
     seek_at: Option<Instant>,
     /// Which.
@@ -139,6 +150,7 @@ impl Membership {
             told: None,
             found: VecDeque::new(),
             answered: BTreeMap::new(),
+            missed: None,
             seek_at: None,
             seek: 0,
             left: false,
@@ -195,6 +207,7 @@ impl Membership {
                 if self.seeds().any(|seed| *seed == from) {
                     self.answered.insert(from, life);
                 }
+                self.is_heard(now, life);
                 if life != self.config.own.life && self.takes(now, [life], out) {
                     self.swim(now, out, |swim, asked| swim.announce(identity, asked));
                 }
@@ -213,9 +226,21 @@ impl Membership {
                     self.lines.heard(now, life, word);
                 }
             }
+            Say::Missed(identity, missed) => {
+                let life = identity.participant.life;
+                if missed == self.config.own.life {
+                    let here = Say::Here(self.swim.identity().clone());
+                    self.send(from, here, out);
+                } else if self.knows(life)
+                    && let Some(missed) = self.misses(missed)
+                {
+                    missed.is_missed_by(now, life);
+                }
+            }
             Say::Swim(bytes) => {
                 let named = swim::named(&bytes)?;
                 let said_by = swim::said_by(&bytes)?;
+                self.is_heard(now, said_by.participant.life);
                 if self.takes(now, named, out) {
                     let is_new = !self.knows(said_by.participant.life);
                     self.swim(now, out, |swim, asked| swim.handle_data(&bytes[..], asked));
@@ -234,6 +259,78 @@ impl Membership {
     fn are_gone(&mut self, now: Instant, gone: Vec<Identity>, out: &mut Vec<MembershipOutput>) {
         let gone = gone.into_iter().map(|identity| Member::new(identity, 0, State::Down));
         self.swim(now, out, |swim, asked| swim.apply_many(gone, true, asked));
+    }
+
+    /// Somebody said something: nobody has to look for it.
+    fn is_heard(&mut self, now: Instant, life: BootId) {
+        if let Some(missed) = self.missed.as_mut().filter(|missed| missed.life() == life)
+            && missed.is_heard(now, self.config.suspect_max)
+        {
+            crate::probe::probe("redirector-answers");
+            self.missed = None;
+        }
+    }
+
+    #[cfg(test)]
+    fn looks_for_nobody(&self) -> bool {
+        self.missed.as_ref().is_none_or(|missed| missed.due().is_none())
+    }
+
+    /// The link to the redirector broke, or another one misses it.
+    fn misses(&mut self, life: BootId) -> Option<&mut Missed> {
+        if self.told != Some(life) || life == self.config.own.life {
+            return None;
+        }
+        match &mut self.missed {
+            Some(missed) if missed.life() == life => {}
+            missed => *missed = Some(Missed::new(life)),
+        }
+        self.missed.as_mut()
+    }
+
+    /// Makes the next step with a redirector that is looked for, if it is time.
+    fn look_for(&mut self, now: Instant, out: &mut Vec<MembershipOutput>) {
+        let followed = self.told;
+        let Some(missed) = self.missed.as_mut().filter(|it| followed == Some(it.life())) else {
+            self.missed = None;
+            return;
+        };
+        let life = missed.life();
+        let there = self.swim.iter_members().find(|member| member.id().participant.life == life);
+        let Some(identity) = there.map(|member| member.id().clone()) else {
+            self.missed = None;
+            return;
+        };
+        let pause = self.config.probe_wait;
+        let step = missed.step(now, pause);
+        if step == Step::Over {
+            crate::probe::probe("redirector-is-missed-by-few");
+            self.missed = None;
+            return;
+        }
+        if matches!(step, Step::Ask | Step::Say) {
+            let asks = identity.clone();
+            self.swim(now, out, |swim, asked| swim.announce(asks, asked));
+        }
+        if step == Step::Say {
+            crate::probe::probe("redirector-is-missed");
+            self.send_to_all(&Say::Missed(self.swim.identity().clone(), life), out);
+        }
+        let mut others = self.participants();
+        others.remove(&life);
+        // Where nobody could take its place it may as well be waited for: it comes back at once, perhaps, and whoever is
+        // without a redirector has the parent's line.
+        let awaited = others.values().any(|other| other.candidacy != Candidacy::Never);
+        let others = others.into_keys().collect();
+        if awaited && self.missed.as_ref().is_some_and(|it| it.is_gone(now, &others, pause)) {
+            crate::probe::probe("missed-redirector-is-gone");
+            self.missed = None;
+            self.are_gone(now, vec![identity], out);
+            // Those whose links have not broken hear of it now.
+            for _ in 0..TOLD_AT_ONCE {
+                self.swim(now, out, |swim, asked| swim.gossip(asked));
+            }
+        }
     }
 
     /// Somebody was heard for the first time. If it is there now, whoever else of its name is known at its address was the
@@ -358,7 +455,8 @@ impl Membership {
     /// A process that stood still does not take that for the silence of others: what came meanwhile is yet to
     /// be read.
     fn goes_on(&mut self, now: Instant) {
-        let due = [self.timers.next(), self.election.raise_at(), self.lines.next_timeout()];
+        let missed = self.missed.as_ref().and_then(Missed::due);
+        let due = [self.timers.next(), self.election.raise_at(), self.lines.next_timeout(), missed];
         let due = due.into_iter().flatten().min();
         let late = due.map_or(Duration::ZERO, |at| now.since(at));
         if late <= self.config.probe_every {
@@ -368,6 +466,9 @@ impl Membership {
         self.timers.put_off(late);
         self.election.put_off(late);
         self.lines.stood_still(now, late);
+        if let Some(missed) = &mut self.missed {
+            missed.stood_still(now, late, self.config.probe_wait);
+        }
     }
 
     /// One more address is asked, at once if it is new.
@@ -401,7 +502,7 @@ impl Membership {
         self.send_to_all(&left, out);
         self.swim(now, out, |swim, asked| swim.leave_cluster(asked));
         self.timers.clear();
-        self.seek_at = None;
+        (self.seek_at, self.missed) = (None, None);
         self.told = None;
         out.push(MembershipOutput::Redirector(None));
     }
@@ -469,8 +570,16 @@ impl Machine for Membership {
             MembershipInput::Seed(address) => self.found(address, out),
             MembershipInput::Line(line) => self.lines.is(line),
             MembershipInput::Looked(stands) => self.lines.looked(now, stands),
+            MembershipInput::Broke => {
+                let silent_for = self.config.suspect_max;
+                if let Some(missed) = self.told.and_then(|life| self.misses(life)) {
+                    missed.broke(now, silent_for);
+                }
+            }
+            MembershipInput::Linked => self.missed = None,
             MembershipInput::Leave => return self.leave(now, out),
         }
+        self.look_for(now, out);
         self.settle(now, out);
     }
 
@@ -488,6 +597,7 @@ impl Machine for Membership {
         for timer in self.timers.take_due(now) {
             self.swim(now, out, |swim, asked| swim.handle_timer(timer, asked));
         }
+        self.look_for(now, out);
         self.settle(now, out);
     }
 
@@ -497,7 +607,8 @@ impl Machine for Membership {
         }
         let Some(seek_at) = self.seek_at else { return Some(Instant(0)) };
         let election = self.election.next_timeout();
-        [Some(seek_at), self.timers.next(), election, self.lines.next_timeout()]
+        let missed = self.missed.as_ref().and_then(Missed::due);
+        [Some(seek_at), self.timers.next(), election, self.lines.next_timeout(), missed]
             .into_iter()
             .flatten()
             .min()

@@ -1,4 +1,5 @@
 mod lines;
+mod missed;
 mod strays;
 
 use super::line::LineWord;
@@ -530,6 +531,7 @@ fn datagrams_are_written_as_ever() {
         (None, Say::Line(other.clone(), LineWord { number: 1, stands: false })),
         (Some(claim), message(foca::Message::PingReq { target, probe_number: 255 })),
         (None, message(foca::Message::TurnUndead)),
+        (Some(claim), Say::Missed(other.clone(), BootId(101))),
     ];
     let mut text = String::new();
     for (claim, say) in said {
